@@ -95,14 +95,17 @@ class Books:
         value = self._read(names.IDENTITY)
         return None if value is None else Identity(**value)
 
-    def write_identity(self, identity: Identity, known: Identity | None) -> None:
+    def write_identity(self, identity: Identity, known: Identity | None) -> bool:
         """Claim a new ledger, or record a changed fingerprint, provided that the stored identity is still `known`.
 
         The compare-and-set protects this write instead of the epoch, which is not raised yet: without it, a stale
         coordinator could undo the timeline of a rewind.
 
+        Returns whether it was written. If not, a start that had lost its lease wrote another identity before it found
+        that out: this coordinator still leads, reads that identity and checks everything again.
+
         Raises:
-            FencedError: the identity has changed.
+            FencedError: the identity has changed, and another coordinator leads.
         """
         entry = self.ledger.get(names.IDENTITY)
         try:
@@ -110,8 +113,10 @@ class Books:
                 raise ConflictError(f"{names.IDENTITY} is not as it was read")
             expect = ABSENT if entry is None else entry.version
             self.ledger.commit([self._put(names.IDENTITY, dict(vars(identity)), expect)])
-        except ConflictError as error:
-            raise FencedError(f"another coordinator has claimed the ledger meanwhile ({error})") from error
+        except ConflictError:
+            self.check_leads()
+            return False
+        return True
 
     def origin(self) -> Any:
         """Return the origin of the last run's code, in the form of `CodeOrigin.from_json`; None if none is recorded."""

@@ -271,18 +271,8 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     """
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
-    known = books.identity()
-    identity = known or Identity(topology.id, uuid.uuid4().hex)
-    _check_same(topology, identity, data_dir)
-    if finish_rewind(data_dir, books, start.options.lanes) is not None:
-        identity = known = books.identity() or identity
     place = Directory(data_dir, books.check_leads)
-    check(place, books, identity)
-    check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
-    check_roster(topology, books, drop)
-    written = replace(identity, fingerprint=topology.fingerprint())
-    if written != known:
-        books.write_identity(written, known)
+    identity, known = _claim(start, books, place)
     waiting = take_over(place, books, identity)
     books.check_leads()
     write_format(data_dir, first=known is None)
@@ -315,6 +305,23 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     record(data_dir, books, store.owner, store.last_txids(), roster, sources_of(topology.spout.object))
     faults.point("p0.after")
     return store, identity
+
+
+def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Identity | None]:
+    """Check the ledger and the tables, and write the topology's identity; return it and that of before."""
+    topology, data_dir = start.topology, start.data_dir
+    while True:
+        known = books.identity()
+        identity = known or Identity(topology.id, uuid.uuid4().hex)
+        _check_same(topology, identity, data_dir)
+        if finish_rewind(data_dir, books, start.options.lanes) is not None:
+            identity = known = books.identity() or identity
+        check(place, books, identity)
+        check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
+        check_roster(topology, books, start.options.drop)
+        written = replace(identity, fingerprint=topology.fingerprint())
+        if written == known or books.write_identity(written, known):
+            return identity, known
 
 
 def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:

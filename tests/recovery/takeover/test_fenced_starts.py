@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from recovery_cases import ended
 from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.books.books import Books
+from txstorm.books.records import Identity
 from txstorm.errors import FencedError
 from txstorm.ledger import paths as names
 from txstorm.ledger.memory import MemoryLedger
@@ -74,6 +75,26 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Pat
         return data_dir
 
     return made
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_start_whose_identity_was_written_by_another_start_goes_on_only_if_it_leads(tmp_path, monkeypatch, leads):
+    real, data_dir = Books.write_identity, tmp_path / "data"
+
+    def late(books: Books, identity: Identity, known: Identity | None) -> bool:
+        monkeypatch.setattr(Books, "write_identity", real)
+        ledger = MemoryLedger(beside=books.ledger)
+        if not leads:
+            ledger.expire()
+            ledger.acquire("another")
+        Books(ledger, data_dir / "intents").write_identity(Identity("words", "0a"), None)
+        return books.write_identity(identity, known)
+
+    monkeypatch.setattr(Books, "write_identity", late)
+    with nullcontext() if leads else pytest.raises(FencedError):
+        go(data_dir, 3, ledger="memory")
+    assert Books(open_ledger(data_dir, create=False), data_dir / "intents").identity().incarnation == "0a"
+    assert (data_dir / "format.json").exists() is leads
 
 
 @pytest.mark.parametrize("uri", NEW)

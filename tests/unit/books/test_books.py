@@ -59,8 +59,7 @@ def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books:
     books.write_identity(old, None)
     Books(MemoryLedger(beside=books.ledger), tmp_path).write_identity(rewound, old)
     for known in (old, None):
-        with pytest.raises(FencedError, match="another coordinator has claimed the ledger"):
-            books.write_identity(Identity("words", "0a", 0, "g"), known)
+        assert not books.write_identity(Identity("words", "0a", 0, "g"), known)
         assert books.identity() == rewound
 
 
@@ -74,8 +73,7 @@ def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
         commit(ops, durable=durable)
 
     monkeypatch.setattr(ledger, "commit", later)
-    with pytest.raises(FencedError, match="another coordinator has claimed the ledger"):
-        first.write_identity(Identity("words", "0a"), None)
+    assert not first.write_identity(Identity("words", "0a"), None)
     assert first.identity() == Identity("words", "0b")
 
 

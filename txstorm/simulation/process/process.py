@@ -225,15 +225,16 @@ class Process(Owner):
         """Acquire the lease and take over, as `txstorm.runtime.opening` and a rewind do."""
         take_lease(self.books, TOPOLOGY, self.told.append if self.waits else None, lambda: None, self.lanes)
         self.books.check_leads()
-        known = self.books.identity()
-        identity = known or Identity(TOPOLOGY, INCARNATION)
-        if finish_rewind(self.place, self.books, self.lanes) is not None:
-            identity = known = self.books.identity() or identity
-        check(self.place, self.books, identity)
-        if starts:
-            self._undeclared_tables()
-        if identity != known:
-            self.books.write_identity(identity, known)
+        while True:
+            known = self.books.identity()
+            identity = known or Identity(TOPOLOGY, INCARNATION)
+            if finish_rewind(self.place, self.books, self.lanes) is not None:
+                identity = known = self.books.identity() or identity
+            check(self.place, self.books, identity)
+            if starts:
+                self._undeclared_tables()
+            if identity == known or self.books.write_identity(identity, known):
+                break
         take_over(self.place, self.books, identity)
         return identity
 
