@@ -27,7 +27,7 @@ from window_schedules import FedSchedule, run_seeds, time
 from txstorm import rewind
 from txstorm.testing import ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "64"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "36"))
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 

@@ -15,7 +15,7 @@ from windows_world import FIELDS, ByUnit, bolt_of
 from txstorm import TransactionalTopologyBuilder
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "64"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "36"))
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,13 +163,14 @@ class LogTable:
     def _read(self, last: int | None) -> None:
         while last is None or self._version < last:
             try:
-                text = (self._log / entry_name(self._version + 1)).read_text()
+                with open(f"{self._log}/{entry_name(self._version + 1)}", "rb") as entry:
+                    text = entry.read()
             except FileNotFoundError:
                 if last is None and self._version >= 0:
                     return
                 raise DeltaError(f"no version {self._version + 1} at {self._path}") from None
-            for line in text.splitlines():
-                self._take(json.loads(line))
+            for action in _actions(text):
+                self._take(action)
             self._version += 1
 
     def _take(self, action: Mapping[str, Any]) -> None:
@@ -184,6 +185,12 @@ class LogTable:
                 self._meta = value
             elif kind == "protocol":
                 self._protocol = value
+
+
+@lru_cache(4096)
+def _actions(entry: bytes) -> Sequence[Mapping[str, Any]]:
+    """Return the actions of an entry of a log; a world reads each entry many times."""
+    return [json.loads(line) for line in entry.splitlines()]
 
 
 @cache

@@ -356,7 +356,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
             )
             often = (
                 (delta_log, "CHECKPOINT_EVERY", 5 if self.setting.busy else NEVER),
-                (maintenance, "LEAST_SECONDS", 1.0),
+                (maintenance, "LEAST_SECONDS", 3.0),
                 (sessions, "HISTORY_GROUPS", 1 if self.setting.retains else sessions.HISTORY_GROUPS),
             )
             with ExitStack() as stack:
