@@ -22,7 +22,7 @@ except ModuleNotFoundError:
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _JSON = {"Content-Type": "application/json"}
 T = TypeVar("T")
-_REJECTED, _RETRIED = (401, 403), (408, 425, 429, 500, 502, 503, 504)
+_RETRIED = (408, 425, 429, 500, 502, 503, 504)
 
 
 class GarbageError(OSError):
@@ -193,8 +193,10 @@ def _refusal(where: str, status: int, content: bytes) -> Exception:
         detail = str(from_json(content)["detail"])[:500]
     except (ValueError, TypeError, KeyError, IndexError):
         detail = _shown(content)
-    if status in _REJECTED:
+    if status == 401:
         return InputError(f"{where}: the server rejects the token ({status}: {detail}); mend the token")
+    if status == 403:
+        return InputError(f"{where}: the server refuses this client ({status}: {detail}); mend the token or the URL")
     if status == 413:
         return TooLarge(f"{where}: the server refuses the size of the request ({detail})")
     if status in (404, 405):
