@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic_core import from_json
 
 from txstorm.errors import InputError, MissingDependency, StateError
+from txstorm.masks import masked_url
 
 try:
     import httpx
@@ -168,7 +168,7 @@ def checked_url(url: str, label: str) -> str:
     except (ValueError, AttributeError, TypeError):
         fault = "expected http://HOST:PORT or https://HOST:PORT"
     if fault:
-        shown = re.split("[?#]", url.rpartition("@")[2])[0] if isinstance(url, str) else type(url).__name__
+        shown = masked_url(url) if isinstance(url, str) else type(url).__name__
         msg = f"{label}: URL {shown!r}: {fault}"
         raise InputError(msg)
     return url.rstrip("/")

@@ -59,7 +59,7 @@ def _json_object(value: Any) -> Any:
         found = dict(text) if isinstance(text, Mapping) else json.loads(text) if isinstance(text, str) else None
         if isinstance(found, dict):
             return json.dumps(found) if found else ""
-    except (TypeError, ValueError):  # the reason may quote the value
+    except (TypeError, ValueError, RecursionError):  # the reason may quote the value
         pass
     msg = "expected a JSON object"
     raise ValueError(msg)

@@ -151,6 +151,7 @@ def _directory(data_dir: str) -> Path:
 
 def _settings(path: Path | None) -> dict[str, str]:
     """Return the client settings in a file of lines NAME=VALUE; an error shows no value, which may be a password."""
+    from txstorm.clients.file_settings import code_faults
     from txstorm.clients.kafka.cluster import check_settings
 
     settings: dict[str, str] = {}
@@ -167,6 +168,8 @@ def _settings(path: Path | None) -> dict[str, str]:
             msg = f"{path}, line {number}: expected NAME=VALUE, a client setting of librdkafka"
             raise InputError(msg)
         settings[name.strip()] = value.strip()
+    if faults := code_faults(settings):
+        raise InputError("\n".join(f"{path}: {fault}" for fault in faults))
     check_settings(settings)
     return settings
 
