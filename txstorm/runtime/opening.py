@@ -281,8 +281,8 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     settings, recorded = topology.settings, books.tables()
     sinks = {sink.name for some in topology.sinks.values() for sink in some}
     if unknown := settings.log_bounds.keys() - sinks - {None}:
-        known = ", ".join(sorted(sinks)) or "none"
-        msg = f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {known}"
+        there = ", ".join(sorted(sinks)) or "none"
+        msg = f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}"
         raise SettingError(msg)
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
     bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
