@@ -16,6 +16,8 @@ from typing import Any
 
 from txstorm.errors import EmitError
 
+MOST_BITS = 14_284
+"""Bits of the greatest int: it has 4,300 digits, the most that Python writes and reads."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
@@ -44,6 +46,9 @@ def tag(value: Any, name: str) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            msg = f"field {name!r}: an int of {value.bit_length():,} bits, expected at most {MOST_BITS:,}; send a text"
+            raise EmitError(msg)
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"f": repr(float(value))}

@@ -63,7 +63,18 @@ _MOST_DIGITS = 76
 EXACT = Context(prec=_MOST_DIGITS)
 """Context in which decimals of Arrow are added without rounding."""
 NO_TIME = "a time out of the years 1 to 9999, which Python does not have"
-_shorten = Repr()
+
+
+class _Shorten(Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Python refuses to write out an int of more digits than `sys.get_int_max_str_digits`."""
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"<int of {x.bit_length():,} bits>"
+
+
+_shorten = _Shorten()
 _shorten.maxstring = _shorten.maxother = 60
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from bad_input_cases import Says
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder
+from txstorm.bolts import SumByKey
 from txstorm.errors import TopologyError
+from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
 Builder = TransactionalTopologyBuilder
@@ -86,6 +88,16 @@ def _() -> Builder:
 @case("undeclared field", "bolt 'b'", "has no field 'lime'", "it has 'line'")
 def _() -> Builder:
     return bolt(lambda b: b.fields_grouping("lines", ["lime"]))
+
+
+@case("field that is no column", "bolt 'b', DeltaSink", "has no field 'lime' (did you mean 'line'?)", "it has 'line'")
+def _() -> Builder:
+    return bolt(lambda b: b.global_grouping("lines"), DeltaSink("out", {"lime": str, "line": str}))
+
+
+@case("field to sum", "bolt 'b', SumByKey", "has no field 'n'", "it has 'line'")
+def _() -> Builder:
+    return bolt(lambda b: b.fields_grouping("lines", ["line"]), SumByKey("line", "n", "sums"))
 
 
 @case("undeclared stream", "bolt 'b'", "no stream 'errors'", "it has 'default'")

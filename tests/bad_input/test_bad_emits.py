@@ -36,6 +36,7 @@ EMITS = {
     "endless": (lambda c: c.emit(endless()), "field 'line': a value that contains itself", "emit plain values"),
     "naive time": (lambda c: c.emit(NAIVE), "field 'line': datetime datetime.datetime(2024, 1", "times are UTC, give it one"),
     "naive time inside": (lambda c: c.emit([NAIVE]), "field 'line': datetime", "times are UTC, give it one"),
+    "long int": (lambda c: c.emit([10**5000]), "field 'line': an int of 16,610 bits, expected at most 14,284", "send a text"),
     "surrogate": (lambda c: c.emit("\ud800"), "field 'line': a string cannot be encoded", "emit bytes instead"),
     "no batch": (lambda c: c.emit_batch(["a"]), "stream 'default': emit_batch takes", "got list"),
     "columns": (

@@ -127,7 +127,7 @@ class FaultyProxy:
 def forwarded(port: int, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        headers = {name: handler.headers[name] for name in ("Authorization",) if name in handler.headers}
+        headers = {name: handler.headers[name] for name in ("Authorization", "Content-Type") if name in handler.headers}
         connection.request(handler.command, handler.path, body, headers)
         response = connection.getresponse()
         return response.status, response.read()

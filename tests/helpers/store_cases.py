@@ -33,7 +33,7 @@ def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, *
     recorded = RecordedTables(create, changes.pop("committed", 0), changes.pop("recorded", None))
     spark = changes.pop("spark", None)
     settings = StoreSettings(
-        **{key: changes.pop(key) for key in ("bounds", "log_retention", "max_lag") if key in changes}
+        **{key: changes.pop(key) for key in ("bounds", "log_retention", "log_entries", "max_lag") if key in changes}
     )
     resources = DeclaredResources(**{"states": {"count": [COUNTS, TOTALS]}, "sinks": {"count": [OUT]}, **changes})
     store = StateStore.open(data_dir, owner, resources, recorded, settings=settings, spark=spark)

@@ -443,6 +443,22 @@ def test_a_state_cannot_be_used_after_its_transaction():
             Keeps.states[0].put("a", 1)
 
 
+class Total(WordCount):
+    shared = True
+
+    def execute(self, tuple):
+        self.counts.put("total", self.counts.get("total", 0) + 1)
+
+
+@pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
+def test_two_tasks_that_change_one_key_of_a_shared_state_are_refused(settings):
+    """Also where a provider keeps the state: which task's value wins would be chance."""
+    with TopologyTestDriver(net(Total(), tasks=2, **settings)) as driver:
+        with pytest.raises(StateError, match=r"key .*'?total'?.* was changed by 2 tasks \(count\[0\], count\[1\]\)"):
+            driver.commit(1)
+        assert driver.committed == 0
+
+
 def test_another_parallelism_is_refused_unless_the_state_is_shared(tmp_path):
     for bolt, refused in ((WordCount, True), (SharedWordCount, False)):
         place = tmp_path / bolt.__name__

@@ -108,12 +108,13 @@ def test_how_windows_survive_must_be_stated():
         topology(windowed().with_message_id_field("number"))
 
 
-def test_an_id_that_is_no_int_is_an_error():
+@pytest.mark.parametrize("id", ["x", 2**63])
+def test_an_id_that_is_no_int_is_an_error(id):
     with (
         TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver,
-        pytest.raises(Exception, match="the message id 'id' of a tuple is 'x', expected an int"),
+        pytest.raises(Exception, match=f"the message id 'id' of a tuple is {id!r}, expected an int of 64 bits"),
     ):
-        driver.commit(driver.feed({"default": [(1, "x")]}))
+        driver.commit(driver.feed({"default": [(1, id)]}))
 
 
 class Sets(RunningSum):

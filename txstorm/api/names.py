@@ -20,6 +20,11 @@ def name_fault(kind: str, name: object) -> str | None:
     )
 
 
+def stream_fault(kind: str, name: object) -> str | None:
+    """Return the reason why `name` is not a valid name of a stream, as `name_fault`; Storm has one called ``$late``."""
+    return name_fault(kind, name.removeprefix("$") if isinstance(name, str) else name) and name_fault(kind, name)
+
+
 def field_fault(where: str, name: object) -> str | None:
     """Return the reason why `name` is not a valid field or column name, as a sentence; None if it is valid."""
     if not isinstance(name, str) or not name or "\0" in name:

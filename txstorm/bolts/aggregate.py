@@ -30,6 +30,7 @@ class CountBy(BatchBolt):
 
     def __init__(self, field: str, *fields: str, count: str = "n") -> None:
         self.keys, self.count = (field, *fields), count
+        self.needed_fields = self.keys
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the grouping fields and the count as output."""
@@ -73,7 +74,7 @@ class Distinct(BatchBolt):
     """
 
     def __init__(self, field: str, *fields: str) -> None:
-        self.keys = (field, *fields)
+        self.keys = self.needed_fields = (field, *fields)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the compared fields as output."""

@@ -22,7 +22,7 @@ class _Folded(BatchBolt, Committer):
     def __init__(self, state: KeyedState, how: str) -> None:
         self.state = state
         self._how = dict.fromkeys(state.value, how)
-        self._needed = [*state.key, *(() if how == "count" else state.value)]
+        self.needed_fields = (*state.key, *(() if how == "count" else state.value))
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
@@ -35,7 +35,7 @@ class _Folded(BatchBolt, Committer):
 
     def finish_batch(self) -> None:
         """Fold the buffered record batches into the state."""
-        for table in stacked(self._batches, self._needed):
+        for table in stacked(self._batches, self.needed_fields):
             self._handle.merge(table, self._how)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import warnings
@@ -14,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from txstorm.errors import DataDirectoryError
+from txstorm.masks import masked_call
 from txstorm.topology.graph import Topology
 
 VERSION = 1
@@ -86,7 +88,7 @@ class CodeOrigin:
     """Location of a topology's code, as its run recorded it.
 
     Attributes:
-        target: MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS); None if the topology has no such name.
+        target: MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS), without secrets; None if the topology has no such name.
         place: the program that ran it, in words.
         directory: the directory from which the run imported its modules.
         hash_seed: Python's hash seed in the driver; None if recorded by an earlier txstorm.
@@ -120,8 +122,18 @@ def origin_of(topology: Topology, target: str | None = None) -> CodeOrigin:
         target: its name as in `CodeOrigin.target`, if the caller knows it.
     """
     main = sys.modules.get("__main__")
-    found, directory = (target, os.getcwd()) if target else _found(topology, main)
+    found, directory = (_masked(target), os.getcwd()) if target else _found(topology, main)
     return CodeOrigin(found, _place(main), directory, HashSeed.here())
+
+
+def _masked(target: str) -> str:
+    """Return `target` as everybody may read it who may read the ledger; secrets may be given by position, too."""
+    module, _, rest = target.partition(":")
+    factory = getattr(sys.modules.get(module), rest.partition("(")[0].strip(), None)
+    try:
+        return masked_call(target, list(inspect.signature(factory).parameters) if callable(factory) else [])
+    except (TypeError, ValueError):  # a builtin has no signature
+        return masked_call(target)
 
 
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:

@@ -56,3 +56,12 @@ Ledger = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON, even after an error.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="A host name by which requests may call a server on this machine, besides localhost and its address, such "
+        "as that of a proxy before it; may be repeated.",
+    ),
+]

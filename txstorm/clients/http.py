@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic_core import from_json
 
 from txstorm.errors import InputError, MissingDependency, StateError
+from txstorm.masks import masked_url
 
 try:
     import httpx
@@ -22,7 +22,7 @@ except ModuleNotFoundError:
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 _JSON = {"Content-Type": "application/json"}
 T = TypeVar("T")
-_REJECTED, _RETRIED = (401, 403), (408, 425, 429, 500, 502, 503, 504)
+_RETRIED = (408, 425, 429, 500, 502, 503, 504)
 
 
 class GarbageError(OSError):
@@ -168,7 +168,7 @@ def checked_url(url: str, label: str) -> str:
     except (ValueError, AttributeError, TypeError):
         fault = "expected http://HOST:PORT or https://HOST:PORT"
     if fault:
-        shown = re.split("[?#]", url.rpartition("@")[2])[0] if isinstance(url, str) else type(url).__name__
+        shown = masked_url(url) if isinstance(url, str) else type(url).__name__
         msg = f"{label}: URL {shown!r}: {fault}"
         raise InputError(msg)
     return url.rstrip("/")
@@ -193,8 +193,10 @@ def _refusal(where: str, status: int, content: bytes) -> Exception:
         detail = str(from_json(content)["detail"])[:500]
     except (ValueError, TypeError, KeyError, IndexError):
         detail = _shown(content)
-    if status in _REJECTED:
+    if status == 401:
         return InputError(f"{where}: the server rejects the token ({status}: {detail}); mend the token")
+    if status == 403:
+        return InputError(f"{where}: the server refuses this client ({status}: {detail}); mend the token or the URL")
     if status == 413:
         return TooLarge(f"{where}: the server refuses the size of the request ({detail})")
     if status in (404, 405):

@@ -13,6 +13,7 @@ from typing import Any
 
 from txstorm.api.external import MapMark, MapRow
 from txstorm.errors import InputError, MissingDependency, StateError
+from txstorm.masks import masked_url
 
 try:
     import sqlalchemy as sa
@@ -178,7 +179,8 @@ def _maker(url: str) -> Callable[[], sa.Engine]:
         msg = "expected a database URL such as 'postgresql+psycopg://user@host/database', got something else"
         raise InputError(msg) from None
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        msg = f"{url}: a SQLite database in memory is another one in every thread; name a file, or use MemoryBackend"
+        shown = masked_url(url)
+        msg = f"{shown}: a SQLite database in memory is another one in every thread; name a file, or use MemoryBackend"
         raise InputError(msg)
 
     def make() -> sa.Engine:

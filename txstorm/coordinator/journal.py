@@ -104,7 +104,7 @@ def _parse(lines: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
     for number, text in texts:
         try:
             value = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == texts[-1][0]:
                 break
             msg = f"journal line {number}: expected a JSON object, got {text[:80]!r} ({error}); the file is damaged"

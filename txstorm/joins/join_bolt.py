@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from txstorm.api.assembly import Assembly, Site, SiteInput
 from txstorm.api.context import TaskContext
-from txstorm.api.names import DEFAULT_STREAM, name_fault, near
+from txstorm.api.names import DEFAULT_STREAM, near, stream_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError, StateError
@@ -142,7 +142,7 @@ class JoinBolt(WindowedBolt):
 
     def with_output_stream(self, stream: str) -> Self:
         """Emit the results to `stream` instead of the default stream."""
-        fault = name_fault("with_output_stream: stream", stream)
+        fault = stream_fault("with_output_stream: stream", stream)
         if fault:
             raise InputError(fault)
         self.output_stream = stream
@@ -246,7 +246,7 @@ def _fields_text(keys: Mapping[str, Path]) -> str:
 
 
 def _named(what: str, name: Any) -> str:
-    fault = name_fault(what, name)
+    fault = stream_fault(what, name)
     if fault:
         raise InputError(fault)
     return str(name)

@@ -67,7 +67,7 @@ def selection(
             hint = near(field, list(there))
             faults.append(f"{kind}: select: {one!r}: the side has no field {field!r}{hint}; it has {', '.join(there)}")
         else:
-            found.append((labels[matching[0]], matching[0], field))
+            found.append((prefix, matching[0], field))
     count = [field for _, _, field in found]
     made = [Selected(field if count.count(field) == 1 else f"{of}_{field}", side, field) for of, side, field in found]
     twice = sorted({one.name for one in made if [other.name for other in made].count(one.name) > 1})

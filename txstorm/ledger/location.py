@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from txstorm.api.names import near
 from txstorm.clients.files import read_whole, write_durably
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.masks import masked_url
 
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
@@ -128,14 +129,7 @@ def _local(place: str, base: Path) -> Path:
 
 
 def _wrong(text: str, found: str) -> InputError:
-    return InputError(f"ledger {without_credentials(text)!r}: expected {EXPECTED}; {found}")
-
-
-def without_credentials(text: str) -> str:
-    """Return `text` with credentials before an ``@`` removed, for a message."""
-    before, at, rest = text.rpartition("@")
-    secret = ":" in before.partition("://")[2] if "://" in before else ":" in before
-    return f"…@{rest}" if at and secret else text
+    return InputError(f"ledger {masked_url(text)!r}: expected {EXPECTED}; {found}")
 
 
 LEDGER_FILE = "ledger.db"
@@ -172,7 +166,7 @@ def _read(path: Path, text: str, data_dir: Path) -> LedgerSpec:
         newer = name == FORMAT and type(version) is int and version > VERSION
         if not newer and (name, version) == (FORMAT, VERSION):
             return parse_ledger(ledger, data_dir)
-    except (ValueError, LookupError, TypeError, AttributeError, InputError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InputError) as error:
         newer, name, version = False, type(error).__name__, error
     what = f"got format {name!r} version {version}; update txstorm" if newer else f"got {text[:80]!r} ({version})"
     msg = f"{path}: expected the name of a ledger in format {FORMAT!r} version {VERSION}, {what}"

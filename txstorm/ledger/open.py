@@ -26,12 +26,12 @@ from txstorm.ledger.location import (
     parse_ledger,
     recorded_ledger,
     recorded_settings,
-    without_credentials,
 )
 from txstorm.ledger.memory import MemoryLedger
 from txstorm.ledger.port import Ledger
 from txstorm.ledger.sqlite import BUSY, SqliteLedger
 from txstorm.ledger.values import decode_value
+from txstorm.masks import masked_url
 
 if TYPE_CHECKING:
     from txstorm.topology.settings import Settings
@@ -232,7 +232,7 @@ def local_directory(data_dir: str | Path) -> Path:
         return Path(unquote(file[1]))
     if (scheme := _SCHEME.match(text)) is None:
         return Path(text)
-    shown = without_credentials(text)
+    shown = masked_url(text)
     msg = (
         f"data directory {shown!r}: expected a directory on a local disk, got scheme {scheme[1]!r}; "
         "the SQLite ledger works only beside tables on the same local file system"

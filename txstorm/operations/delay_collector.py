@@ -56,7 +56,7 @@ class RecordTimes:
                 moment = datetime.fromisoformat(value)
                 return None if moment.tzinfo is None else moment.timestamp() * 1000
             return None if isinstance(value, bool) else float(value) * MILLISECONDS[self.unit]
-        except (ValueError, TypeError, LookupError, OverflowError):
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             return None
 
 

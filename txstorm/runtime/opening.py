@@ -24,7 +24,7 @@ from txstorm.engine.program import Program, program_of
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitRun
-from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError
+from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError, SettingError
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
@@ -279,6 +279,11 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     roster = check_roster(topology, books, drop)  # again: another start was not fenced before `take_over`
     committed = max([books.currtx() - 1, *(intent.last for intent, _ in waiting)])
     settings, recorded = topology.settings, books.tables()
+    sinks = {sink.name for some in topology.sinks.values() for sink in some}
+    if unknown := settings.log_bounds.keys() - sinks - {None}:
+        there = ", ".join(sorted(sinks)) or "none"
+        msg = f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}"
+        raise SettingError(msg)
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
     bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
     store = StateStore.open(
@@ -293,7 +298,9 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
             partial(_managed_targets, topology),
         ),
         RecordedTables(known is None, committed, recorded),
-        settings=StoreSettings(bounds, settings.log_retention, settings.state_max_lag, start.options.lanes),
+        settings=StoreSettings(
+            bounds, settings.log_retention, settings.log_bounds, settings.state_max_lag, start.options.lanes
+        ),
         spark=writer,
         opened=place,
     )

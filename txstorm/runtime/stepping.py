@@ -92,12 +92,12 @@ class Stepper:
         """Fail the current phase of `attempt`. Ignored unless it is the current attempt of its txid."""
         self._step(lambda: self._failed(attempt, row))
 
-    def pass_time(self) -> None:
+    def pass_time(self, *, timers: bool = True) -> None:
         """Process the passage of time: run the timers that are due, and fail the phases that have timed out.
 
-        Only here do timers of committers lead to heartbeats.
+        Only here do timers of committers lead to heartbeats, and only if `timers`.
         """
-        self._session.system.automatic = True
+        self._session.system.automatic = timers
         try:
             self._step(self._time_passed)
         finally:

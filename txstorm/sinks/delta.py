@@ -16,7 +16,7 @@ class DeltaSink(BatchBolt, Committer):
     """Committer that appends one row per tuple to ``sinks/<name>``, exactly once and in txid order, with its ``_txid``.
 
     Use it with `set_bolt` or `set_committer_bolt`. Fields of the input are matched to columns by name, in any order;
-    fields that are not columns are ignored, and a missing field fails the batch with a `StateError`.
+    fields that are not columns are ignored, and a missing field is a fault of the topology.
 
     Args:
         name: name of the table.
@@ -26,6 +26,7 @@ class DeltaSink(BatchBolt, Committer):
 
     def __init__(self, name: str, columns: Mapping[str, Any], *, writer: str = DELTALAKE) -> None:
         self.table = SinkTable(name, columns, writer)
+        self.needed_fields = tuple(columns) if isinstance(columns, Mapping) else ()
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

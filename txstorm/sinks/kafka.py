@@ -76,6 +76,8 @@ class KafkaSink(BatchBolt, Committer):
         self._key = _part(name, "key", key)
         self._value = _part(name, "value", value)
         self._timestamp = timestamp
+        parts = [part for part in (self._key, self._value, timestamp) if part is not None and not callable(part)]
+        self.needed_fields = tuple(name for part in parts for name in ([part] if isinstance(part, str) else part))
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

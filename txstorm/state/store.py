@@ -88,6 +88,7 @@ class StoreSettings:
     Attributes:
         bounds: limits of each state's index.
         log_retention: seconds for which entries are kept in a table's log.
+        log_entries: number of entries in the log of each table of a state, under None, and of sinks, by name.
         max_lag: seconds by which a state table may lag behind its changes; exceeded if compaction would be too
             expensive. None: no bound.
         lanes: publish tables concurrently, and write their indexes.
@@ -95,8 +96,14 @@ class StoreSettings:
 
     bounds: Bounds = field(default_factory=Bounds)
     log_retention: float = DEFAULT_SECONDS
+    log_entries: Mapping[str | None, int] = field(default_factory=dict)
     max_lag: float | None = None
     lanes: Lanes = THREADS
+
+    def promised(self, one: DeclaredTable, ref: TableRef) -> dict[str, str]:
+        """Return the properties that the table `ref` of `one` has with these settings."""
+        most = self.log_entries.get(None if ref.kind in (STATE, CHANGES) else ref.name)
+        return one.promised(ref, self.log_retention, self.max_lag, None if one.letters else most)
 
 
 class StateStore:
@@ -186,7 +193,7 @@ class StateStore:
             missing += [(one, ref) for ref in one.refs if ref not in found]
         _check_missing(data_dir, [ref for _, ref in missing], recorded)
         for number, (one, ref) in enumerate(missing, start=1):
-            promised = one.promised(ref, settings.log_retention, settings.max_lag)
+            promised = settings.promised(one, ref)
             about = {**one.about(ref), **recorded_properties(promised)}
             place.create(owner, ref, one.schema(ref), recorded.committed, about)
             found[ref] = place.table(owner, ref)
@@ -234,7 +241,7 @@ class StateStore:
                     faults.point(f"p0.{at}.begun")
             number += len(tables)
             for table in tables:
-                promised = one.promised(table.ref, self._settings.log_retention, self._settings.max_lag)
+                promised = self._settings.promised(one, table.ref)
                 table.set_properties(promised, epoch)
         self._place.describe_history(log_properties(self._settings.log_retention))
 

@@ -68,6 +68,11 @@ class StatefulTarget(ExternalTarget):
         return self.managed.provider is not None
 
     @property
+    def is_written_by_many(self) -> bool:
+        """Whether several tasks write one state that a provider keeps."""
+        return self.has_states and self.managed.shared and self._parallelism > 1
+
+    @property
     def keeps_rows(self) -> bool:
         """Whether it keeps what is published: hooks alone leave nothing behind, and may come and go."""
         return self.has_states

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Never
 import pyarrow as pa
 
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, ReportedFailedException, StateError
-from txstorm.state.unpublished import Unpublished
+from txstorm.errors import BlockedError, EmitError, ReportedFailedException, StateError
+from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.stateful.bolt import StatefulHooks
 from txstorm.storage.rows.schema import TXID
+from txstorm.tagged import text_of
 
 if TYPE_CHECKING:
     from txstorm.stateful.target import StatefulTarget
@@ -27,12 +28,14 @@ class TaskTurn:
         active: whether `finish_batch` of the task is running; set by the commit runner.
         bolt: the object that gets the hooks; None before it has begun.
         hooked: whether `pre_commit` has been called.
+        written: the keys of a shared state that the task has changed, as text; two tasks must not change the same one.
     """
 
     def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
         self.active = False
         self.bolt: StatefulHooks | None = None
         self.hooked = False
+        self.written: set[str] | None = set() if target.is_written_by_many else None
         self.task = task
         self.txid = txid
         self._target = target
@@ -70,6 +73,14 @@ class TaskTurn:
             )
             raise StateError(msg)
 
+    def note(self, key: Any) -> None:
+        """Note that the task changes `key`; only the text is kept, so that 1, True and "1" are different keys."""
+        if self.written is not None:
+            try:
+                self.written.add(text_of(key, "key"))
+            except EmitError:  # a serializer of the user's
+                self.written.add(repr(key))
+
     def reached(self, what: str) -> Reaching:
         """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
         return Reaching(f"{self._target.where(self.task)} cannot {what}")
@@ -100,6 +111,7 @@ class TurnState(KeyValueState):
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         self._turn.check()
+        self._turn.note(key)
         with self._turn.reached("be written"):
             self._state.put(key, value)
 
@@ -112,6 +124,7 @@ class TurnState(KeyValueState):
     def delete(self, key: Any) -> Any:
         """Remove `key`; return the value it had, None if it had none."""
         self._turn.check()
+        self._turn.note(key)
         with self._turn.reached("be written"):
             return self._state.delete(key)
 
@@ -161,9 +174,14 @@ class TurnGroup(Unpublished[TaskTurn]):
         return self._ended.get(txid, [])
 
     def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`."""
+        """Take over the turns of `txid`; raise `StateError` if two tasks have changed the same key, as in a table."""
         with self._lock:
-            self._ended[txid] = [one for one in self._open.pop(txid, {}).values() if one.bolt is not None]
+            turns = [one for one in self._open.get(txid, {}).values() if one.bolt is not None]
+            claims = {(self._target.component, one.task): [(key,) for key in one.written or ()] for one in turns}
+            if sum(map(len, claims.values())) > len(set().union(*claims.values())):
+                raise StateError(written_twice(self._target.component, txid, ["key"], claims))
+            self._open.pop(txid, None)
+            self._ended[txid] = turns
 
     def undo(self, component: str, task: int, txid: int) -> None:
         """Discard the turn of one task in `txid`, which has not ended."""

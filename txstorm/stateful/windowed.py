@@ -17,6 +17,7 @@ from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError
 from txstorm.stateful.bolt import HOOK_NAMES, AnchoringCollector, StatefulHooks
 from txstorm.stateful.committer import StatePart
+from txstorm.typed import shown
 from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.buffer import TupleBuffer
 from txstorm.windows.committer import WindowCommitter
@@ -25,6 +26,10 @@ from txstorm.windows.units import Fired
 from txstorm.windows.window import TupleWindow
 
 IDS = {"newest": int, "evaluated": int, "expired": int, "dropped": int}
+UNSTATED = (
+    "does not state how its windows survive a crash; call with_persistence, or with_message_id_field if the source "
+    "repeats tuples"
+)
 NONE = -(2**63)
 """The id before all ids."""
 SourceTask = tuple[str, int]
@@ -65,6 +70,11 @@ class StatefulWindowedBolt(StatefulHooks, WindowedBolt):
         return self
 
     @property
+    def survives(self) -> bool:
+        """Whether it states how its windows survive a crash."""
+        return self._persistent or self._id_field is not None
+
+    @property
     def message_id_field(self) -> str | None:
         """The field of message ids; None if there is none."""
         return self._id_field
@@ -73,11 +83,8 @@ class StatefulWindowedBolt(StatefulHooks, WindowedBolt):
         """Return the committer that buffers tuples and calls this bolt."""
         made = super().assemble(site)
         part, faults = StatePart.of(self, site)
-        if not self._persistent and self._id_field is None:
-            faults.append(
-                f"{type(self).__name__} does not state how its windows survive a crash; call with_persistence, or "
-                "with_message_id_field if the source repeats tuples"
-            )
+        if not self.survives:
+            faults.append(f"{type(self).__name__} {UNSTATED}")
         for one in site.inputs:
             if self._id_field is not None and one.fields is not None and self._id_field not in one.fields:
                 where = f"stream {one.stream!r} of {one.component!r}"
@@ -184,9 +191,9 @@ class StatefulWindowCommitter(WindowCommitter):
         return self._seen[source]
 
     def _checked(self, given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int):
+        if isinstance(given, bool) or not isinstance(given, int) or not NONE < given < -NONE:
             field = self.bolt.message_id_field
-            msg = f"{self.plan.id}: the message id {field!r} of a tuple is {given!r}, expected an int"
+            msg = f"{self.plan.id}: the message id {field!r} of a tuple is {shown(given)}, expected an int of 64 bits"
             raise InputError(msg)
         return given
 

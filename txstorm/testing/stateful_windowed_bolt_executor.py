@@ -20,8 +20,9 @@ from txstorm.engine.task.collector import OutputCollector
 from txstorm.errors import InputError, StateError
 from txstorm.stateful.bolt import AnchoringCollector
 from txstorm.stateful.memory import MemoryStateProvider
-from txstorm.stateful.windowed import StatefulWindowedBolt
-from txstorm.windows.rules.event_time import END, late, times_of_values
+from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
+from txstorm.typed import shown
+from txstorm.windows.rules.event_time import END, late, microseconds
 from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment, Place, Rows, Unit, Window, behind, fire
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
@@ -30,6 +31,12 @@ Source = tuple[int, str]
 Ids = tuple[int | None, int | None]
 """The highest expired and evaluated id; None: no id."""
 _NO_IDS: Ids = (None, None)
+
+
+class SavedIds(dict[Source, Ids]):
+    """Ids that an executor leaves, by source task and stream, and the end of the last window of a time slide."""
+
+    last_end: int | None = None
 
 
 class StatefulWindowedBoltExecutor:
@@ -42,7 +49,8 @@ class StatefulWindowedBoltExecutor:
     Attributes:
         evaluated: the ids of the tuples of each evaluated window.
         discarded: the discarded tuples, as (task, stream, id).
-        saved: (task, stream) → highest expired and evaluated id; None for no id.
+        saved: (task, stream) → highest expired and evaluated id, None for no id; with the end of the last window, which
+            a mapping of ids alone tells only as far as tuples were evaluated or expired for the first time.
         state: the state.
 
     Args:
@@ -72,9 +80,13 @@ class StatefulWindowedBoltExecutor:
         if field is not None and field not in fields:
             msg = f"stateful windowed bolt executor: the message id field {field!r} is none of {tuple(fields)}"
             raise InputError(msg)
+        if not bolt.survives:
+            msg = f"stateful windowed bolt executor: {type(bolt).__name__} {UNSTATED}"
+            raise InputError(msg)
         self.evaluated: list[list[Any]] = []
         self.discarded: list[tuple[int, str, Any]] = []
-        self.saved: dict[Source, Ids] = {source: _checked(source, ids) for source, ids in (saved or {}).items()}
+        self.saved = SavedIds({source: _checked(source, ids) for source, ids in (saved or {}).items()})
+        self.saved.last_end = getattr(saved, "last_end", None)
         self.state = MemoryStateProvider().new_state("bolt-0") if state is None else state
         self._bolt, self._form, self._id_field, self._fields = bolt, form, field, tuple(fields)
         self._recovering = {source for source, (_, evaluated) in self.saved.items() if evaluated is not None}
@@ -124,25 +136,40 @@ class StatefulWindowedBoltExecutor:
         id = self._id(one)
         if expired is not None and id <= expired:
             self.discarded.append((*source, id))
+            self._fired(one, expired=True)
         elif evaluated is not None and id <= evaluated:
+            self._fired(one, expired=False)
             self._add(one)
             self._pass_over()
         else:
             self._waiting.append(one)
             self._recovering.discard(source)
             if not self._recovering:
+                if self._rows and self.saved.last_end is not None and self._form.step is not None:
+                    self._pass_over(self.saved.last_end)
                 waiting, self._waiting = self._waiting, []
                 for later in waiting:
                     self._process(later)
 
-    def _pass_over(self) -> None:
-        """Treat all tuples so far as evaluated: they have been counted, and ends up to now have fired."""
+    def _pass_over(self, least: int = -END) -> None:
+        """Treat all tuples so far as evaluated: they have been counted, and ends up to now, or `least`, have fired."""
         last, _ = self._rows[-1]
-        self._watermark = self._reached()
+        reached = self._reached()
+        self._watermark = reached if reached is None or not self._timed else max(reached, least)
         newest = last.time
         covered = Place(newest, last.arrival + 1) if self._form.step is None else self._covered(newest)
         kept = len(self._between(self._unit.low, covered))
         self._unit = replace(self._unit, high=covered, covered=covered, kept=kept, newest=newest, last_end=None)
+
+    def _fired(self, one: Tuple, *, expired: bool) -> None:
+        """Note the end that must have fired for a tuple to have been evaluated, or to have expired."""
+        step, span = self._form.step, self._form.span if expired else 0
+        if self._timed and step is not None and span is not None:
+            self._note_end(-(-(self._time(one) + span) // step) * step)
+
+    def _note_end(self, end: int) -> None:
+        known = self.saved.last_end
+        self.saved.last_end = end if known is None else max(known, end)
 
     def _covered(self, newest: int) -> Place:
         """Return the place up to which a time slide has fired."""
@@ -187,7 +214,11 @@ class StatefulWindowedBoltExecutor:
         if not self._timed:
             return self._number  # processing time: the order of arrival
         value = one[str(source.field)] if source.extractor is None else source.extractor(one)
-        return int(times_of_values([value], source.unit)[0])
+        time = microseconds(value, source.unit)
+        if isinstance(time, str):
+            msg = f"stateful windowed bolt executor: the timestamp of {shown(one.values)}: {time}"
+            raise InputError(msg)
+        return time
 
     def _reached(self) -> int | None:
         if not self._timed:
@@ -211,6 +242,8 @@ class StatefulWindowedBoltExecutor:
         reader = cast("WindowReader", _Reader(self))
         made = TupleWindow(reader, "task", window, keyed=False, evictor=self._bolt.options.evictor)
         self._bolt.execute(made)
+        if self._form.step is not None:
+            self._note_end(window.end)
         if self._id_field is None:
             return
         content = made.get()
@@ -227,6 +260,9 @@ class StatefulWindowedBoltExecutor:
         given = one[cast("str", self._id_field)]
         if isinstance(given, bool) or not isinstance(given, int):
             msg = f"stateful windowed bolt executor: the message id of {one!r} is {given!r}, expected an int"
+            raise InputError(msg)
+        if not -(2**63) < given < 2**63:
+            msg = f"stateful windowed bolt executor: the message id {shown(given)} has more than 64 bits"
             raise InputError(msg)
         return given
 

@@ -34,6 +34,8 @@ _SET_ELSEWHERE = {
 
 
 _POLICY = re.compile(r"fail_topology|dead_letter|retry\([1-9][0-9]{0,5}\)( *, *dead_letter)?")
+LEAST_ENTRIES = 1000
+_BOUND = re.compile(r"((?P<sink>[A-Za-z][A-Za-z0-9_-]*) *= *)?(?P<most>[0-9]{1,12})")
 _LETTERS = re.compile(r"(?P<count>[0-9]{1,18})|(?P<percent>[0-9]{1,3}(\.[0-9]{1,9})?) *%")
 
 
@@ -59,7 +61,7 @@ def _json_object(value: Any) -> Any:
         found = dict(text) if isinstance(text, Mapping) else json.loads(text) if isinstance(text, str) else None
         if isinstance(found, dict):
             return json.dumps(found) if found else ""
-    except (TypeError, ValueError):  # the reason may quote the value
+    except (TypeError, ValueError, RecursionError):  # the reason may quote the value
         pass
     msg = "expected a JSON object"
     raise ValueError(msg)
@@ -85,6 +87,25 @@ def _letters_limit(value: Any) -> Any:
             return f"{float(found['percent']):g}%"
     msg = "expected N or P%, such as 10 or 0.5%, or none"
     raise ValueError(msg)
+
+
+def _log_bounds(value: Any) -> Any:
+    """Return the normal text of a bound for states, and of bounds for sinks by name."""
+    text = _none_word(value)
+    if text is None:
+        return None
+    parts = [part.strip() for part in str(text).split(",")] if isinstance(text, str | int) else []
+    found = [_BOUND.fullmatch(part) for part in parts if not isinstance(text, bool)]
+    names = [match and match["sink"] for match in found]
+    if not found or not all(found) or len(set(names)) < len(names):
+        msg = "expected N for all states, and NAME=N for sinks, such as 50000 or '50000, clicks=100000', or none"
+        raise ValueError(msg)
+    if any(int(match["most"]) < LEAST_ENTRIES for match in found if match):
+        msg = f"expected at least {LEAST_ENTRIES} entries, since a log keeps its last versions and whole checkpoints"
+        raise ValueError(msg)
+    return ", ".join(
+        sorted(f"{match['sink'] or ''}{'=' if match['sink'] else ''}{match['most']}" for match in found if match)
+    )
 
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
@@ -193,6 +214,11 @@ class Settings(BaseModel):
         description="seconds that other readers can go back in the log of a table, and a streaming query of it may "
         "pause; older entries are archived, where only txstorm reads them",
     )
+    log_entries: Annotated[str | None, BeforeValidator(_log_bounds)] = Field(
+        None,
+        description="entries that the log of each table of a state has at most, N, also if they are younger than "
+        "log_retention, and those of sinks by name: 'N, NAME=N, …'; none: no bound",
+    )
     ledger: Annotated[str | None, BeforeValidator(_none_word)] = Field(
         None,
         description="where the coordinator keeps its ledger: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
@@ -238,6 +264,12 @@ class Settings(BaseModel):
     def error_retries(self) -> int:
         """N of ``retry(N)`` in `on_error`; 0 if there is none."""
         return int(self.on_error[6 : self.on_error.index(")")]) if self.on_error.startswith("retry(") else 0
+
+    @property
+    def log_bounds(self) -> dict[str | None, int]:
+        """The bounds in `log_entries`: of states under None, of sinks by name."""
+        parts = (part.strip().rpartition("=") for part in (self.log_entries or "").split(",") if part)
+        return {name or None: int(most) for name, _, most in parts}
 
     @property
     def dead_letters(self) -> bool:

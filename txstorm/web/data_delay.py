@@ -15,7 +15,6 @@ from txstorm.web.serving import (
     FastAPI,
     HTTPException,
     Request,
-    TokenGuard,
     bounded_body,
     json_content,
     refusals,
@@ -23,14 +22,17 @@ from txstorm.web.serving import (
 
 MOST_BYTES = 1 << 20
 MOST_NAMES = 1000
+DAY = 86_400.0
 STALE = 60.0
 """Seconds after which a report is called stale."""
 
 REFUSALS = {
     400: "The name is none, or too many names have reports.",
     401: "The token is missing or wrong.",
+    403: "The host name or the origin is foreign.",
     404: "Nothing has been reported for the name.",
     413: "The body is too large.",
+    415: "The body is not declared as JSON.",
     422: "The body is not as described.",
 }
 """Statuses other than 200, and what they say."""
@@ -68,11 +70,10 @@ class Delay(Report):
     stale: bool
 
 
-def delay_app(token: str | None = None, *, stale: float = STALE, clock: Callable[[], float] = time.monotonic) -> Any:
-    """Build the FastAPI application of the data delay API.
+def delay_app(*, stale: float = STALE, clock: Callable[[], float] = time.monotonic) -> Any:
+    """Build the FastAPI application of the data delay API, which `serve` guards.
 
     Args:
-        token: bearer token that requests must have; None: none.
         stale: seconds after which a report is called stale.
         clock: clock, in seconds.
     """
@@ -84,7 +85,6 @@ def delay_app(token: str | None = None, *, stale: float = STALE, clock: Callable
         description=__doc__,
         responses=refusals(REFUSALS),
     )
-    app.add_middleware(TokenGuard, token=token)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -110,7 +110,10 @@ def delay_app(token: str | None = None, *, stale: float = STALE, clock: Callable
         """Store a report; one that is older than the stored one, as a late repetition is, changes nothing."""
         sent = _checked(name, await bounded_body(request, MOST_BYTES))
         if name not in reports and len(reports) >= MOST_NAMES:
-            raise HTTPException(400, f"{MOST_NAMES:,} names have reports; no more are accepted")
+            longest = min(reports, key=lambda one: reports[one][1])
+            if clock() - reports[longest][1] <= DAY:
+                raise HTTPException(400, f"{MOST_NAMES:,} names have reports of the last day; no more are accepted")
+            del reports[longest]
         before, received = reports.get(name, (None, 0.0))
         # A collector whose clock was ahead once would otherwise be believed for as long as it was ahead.
         stored = before is None or sent.reported_at >= before.reported_at or clock() - received > stale

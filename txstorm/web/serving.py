@@ -1,14 +1,16 @@
-"""Serving of a FastAPI application: listening, bearer tokens, bounded bodies, and an end without loss on a signal."""
+"""Serving of a FastAPI application: listening, who may call, bounded bodies, and an end without loss on a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import ipaddress
+import re
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -25,14 +27,15 @@ except ModuleNotFoundError as missing:
     raise MissingDependency(missing.name or "fastapi", "http") from None
 
 __all__ = [
+    "Door",
     "FastAPI",
+    "Guard",
     "HTTPException",
     "JSONResponse",
     "Request",
     "Response",
-    "TokenGuard",
     "bounded_body",
-    "checked_token",
+    "checked_door",
     "json_content",
     "refusals",
     "serve",
@@ -42,6 +45,9 @@ GRACE = 10
 """Seconds that requests in flight have to end after a signal."""
 OPEN_PATHS = ("/health", "/docs", "/openapi.json")
 """Paths that need no token."""
+_OWN_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_READING = ("GET", "HEAD", "OPTIONS")
 
 
 class _Server(uvicorn.Server):
@@ -67,45 +73,44 @@ class _Server(uvicorn.Server):
                 signal.signal(one, handler)
 
 
-def serve(app: FastAPI, host: str, port: int, listening: Callable[[str], None]) -> None:
-    """Serve `app` until SIGTERM or SIGINT; requests in flight are answered first. Call from the main thread.
+@dataclass(frozen=True)
+class Door:
+    """Who may call a server, and the address that it listens on; `checked_door` makes it.
 
-    Args:
-        app: the application.
+    Attributes:
         host: the address to listen on.
-        port: the port; 0: any free one.
-        listening: called with the URL once connections are accepted.
+        token: bearer token that every request must have; None: none.
+        names: on loopback, the host names by which requests may call the server; elsewhere None: any.
+    """
+
+    host: str
+    token: str | None = None
+    names: frozenset[str] | None = None
+
+
+def checked_door(host: str, token: str | None, option: str, allowed: Collection[str] = ()) -> Door:
+    """Return the door of a server at `host`; an empty token is none.
+
+    A browser sends requests of any page to loopback, and a page can make a name of its own point there. So there the
+    name must be one of the machine, or of `allowed`.
 
     Raises:
-        InputError: the address cannot be used.
+        InputError: the token cannot be sent, or is missing beyond this machine; or a name of `allowed` is none.
     """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # With the protocol: asyncio sends small answers at once (TCP_NODELAY) only on sockets that name it.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        msg = f"cannot listen on {host}:{port}: {error}; choose another --port or --host"
-        raise InputError(msg) from None
-    bound = listener.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE, server_header=False
-    )
-    with listener:
-        _Server(config, lambda: listening(f"http://{shown}:{bound}")).run(sockets=[listener])
-
-
-def checked_token(token: str | None, host: str, option: str) -> str | None:
-    """Return `token`, None if it is empty; raise `InputError` if it is no ASCII, or missing beyond this machine."""
     if token and not is_token(token):
         msg = f"{option}: the token has spaces around it, or characters that an HTTP header cannot have"
         raise InputError(msg)
-    if not token and not _is_loopback(host):
+    for name in allowed:
+        if not _NAME.fullmatch(name):
+            msg = f"--allow-host: expected the name of a host, without scheme and port, got {name!r}"
+            raise InputError(msg)
+    if _is_loopback(host):
+        names = {*_OWN_HOSTS, _bracketed(host), *allowed}
+        return Door(host, token or None, frozenset(name.lower() for name in names))
+    if not token:
         msg = f"host {host} can be reached from other machines: give a token ({option}), which every request must have"
         raise InputError(msg)
-    return token or None
+    return Door(host, token)
 
 
 def _is_loopback(host: str) -> bool:
@@ -115,31 +120,106 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class TokenGuard:
-    """ASGI middleware that answers 401 to requests without the bearer token, and 503 to those that a stop cuts off.
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def serve(app: FastAPI, door: Door, port: int, listening: Callable[[str], None]) -> None:
+    """Serve `app` behind `door` until SIGTERM or SIGINT; requests in flight are answered first.
+
+    Call from the main thread.
+
+    Args:
+        app: the application.
+        door: the address to listen on, and who may call.
+        port: the port; 0: any free one.
+        listening: called with the URL once connections are accepted.
+
+    Raises:
+        InputError: the address cannot be used.
+    """
+    host = door.host
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With the protocol: asyncio sends small answers at once (TCP_NODELAY) only on sockets that name it.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        msg = f"cannot listen on {host}:{port}: {error}; choose another --port or --host"
+        raise InputError(msg) from None
+    url = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        Guard(app, door),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE,
+        server_header=False,
+    )
+    with listener:
+        _Server(config, lambda: listening(url)).run(sockets=[listener])
+
+
+class Guard:
+    """ASGI application that passes on only requests that may come in; it answers those that a stop cuts off with 503.
+
+    Whatever serves HTTP stands behind it. It answers 403 to a host name that is not the server's own, as a page has
+    whose name was made to point here, and to the `Origin` of another site; 401 without the token; 415 to a request that
+    may change something and is not declared as JSON, which no page can send elsewhere without being permitted to.
 
     Args:
         app: the application behind it.
-        token: the token; None: every request is accepted.
+        door: who may call.
     """
 
-    def __init__(self, app: Any, token: str | None) -> None:
+    def __init__(self, app: Any, door: Door) -> None:
         self._app = app
-        self._expected = b"" if token is None else token.encode()
+        self._names = door.names
+        self._expected = b"" if door.token is None else door.token.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request, as ASGI says."""
-        if scope["type"] == "http" and self._expected and scope["path"] not in OPEN_PATHS:
-            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, self._expected):
-                headers = {"WWW-Authenticate": "Bearer", "Connection": "close"}
-                refusal = JSONResponse({"detail": "the token is missing or wrong"}, 401, headers)
-                await refusal(scope, receive, send)
-                return
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            status, detail = refusal
+            headers = {"Connection": "close", **({"WWW-Authenticate": "Bearer"} if status == 401 else {})}
+            await JSONResponse({"detail": detail}, status, headers)(scope, receive, send)
+            return
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:  # the server stops, and `GRACE` is over
             await JSONResponse({"detail": "the server stops; repeat the call"}, 503)(scope, receive, send)
+
+    def _refusal(self, scope: Any) -> tuple[int, str] | None:
+        """Return status and cause if the request may not come in."""
+
+        def given(name: bytes) -> list[str]:
+            return [value.decode("latin-1").strip() for key, value in scope["headers"] if key == name]
+
+        if self._names is not None:
+            hosts = given(b"host")
+            if len(hosts) != 1 or re.sub(":[0-9]*$", "", hosts[0].lower()) not in self._names:
+                expected = "expected a name of this machine, or one given by --allow-host"
+                return 403, f"the request is for the host {', '.join(hosts) or 'without a name'!r:.100}; {expected}"
+            own = {f"{scheme}://{_without_port(hosts[0].lower(), scheme)}" for scheme in ("http", "https")}
+            for origin in given(b"origin"):
+                scheme, _, site = origin.lower().partition("://")
+                if f"{scheme}://{_without_port(site, scheme)}" not in own:
+                    return 403, f"the request comes from a page of {origin!r:.100}, not of this server"
+        if self._expected and scope["path"] not in OPEN_PATHS:
+            scheme, _, token = "".join(given(b"authorization")).partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode("latin-1"), self._expected):
+                return 401, "the token is missing or wrong"
+        kinds = [kind.partition(";")[0].strip().lower() for kind in given(b"content-type")]
+        if scope["method"] not in _READING and kinds != ["application/json"]:
+            return 415, f"expected a body with Content-Type: application/json, got {', '.join(kinds) or 'none':.100}"
+        return None
+
+
+def _without_port(host: str, scheme: str) -> str:
+    """Return `host` without a port that is the usual one of the scheme, as browsers write it."""
+    return host.removesuffix({"http": ":80", "https": ":443"}.get(scheme, ""))
 
 
 class Refusal(TypedDict):

@@ -30,7 +30,6 @@ from txstorm.web.serving import (
     JSONResponse,
     Request,
     Response,
-    TokenGuard,
     bounded_body,
     json_content,
     refusals,
@@ -48,8 +47,10 @@ Errors are `{"detail": TEXT}`; after a 503 the call may be repeated.
 """
 REFUSALS = {
     401: "The token is missing or wrong.",
+    403: "The host name or the origin is foreign.",
     409: "The store refuses the call.",
     413: "The body is too large.",
+    415: "The body is not declared as JSON.",
     422: "The body is not as described.",
     503: "The store cannot be reached.",
 }
@@ -236,19 +237,15 @@ def _replace(store: Any, body: bytes) -> Replaced:
     return {"replaced": store.replace_mark(None if expected is None else Mark(**expected), Mark(**asked["mark"]))}
 
 
-def store_app(
-    store: JoinStore, name: str, *, token: str | None = None, max_body_bytes: int = MAX_BODY_BYTES
-) -> FastAPI:
-    """Return the application that serves `store`, which must keep a mark (`MarkedJoinStore`).
+def store_app(store: JoinStore, name: str, *, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
+    """Return the application of `store`, which must keep a mark (`MarkedJoinStore`); `serve` guards it.
 
     Args:
         store: where the rows are.
         name: its name for `GET /store`, without credentials.
-        token: bearer token that every request must have, but for `/health` and the description; None: none.
         max_body_bytes: the most bytes that the body of a request may have.
     """
     app = FastAPI(title="txstorm join store", version=str(API), description=ABOUT, redoc_url=None)
-    app.add_middleware(TokenGuard, token=token)
     calls = _Calls(store, max_body_bytes)
     facts = encoded({"api": API, "store": name, "max_body_bytes": max_body_bytes})
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.context import TaskContext
-from txstorm.api.names import name_fault, near
+from txstorm.api.names import near, stream_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
@@ -176,7 +176,7 @@ class WindowedBolt(AssembledBolt):
 
     def with_late_tuple_stream(self, stream: str) -> Self:
         """Emit late tuples, with all their fields, to `stream`."""
-        fault = name_fault("with_late_tuple_stream: stream", stream)
+        fault = stream_fault("with_late_tuple_stream: stream", stream)
         if fault:
             raise InputError(fault)
         return self._set(late_stream=stream)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from txstorm.cli.commands.joins.data_delay import _settings
 from txstorm.errors import InputError
 from txstorm.joins import JoinService
 from txstorm.joins.service.ready_made import JsonFields
@@ -123,7 +124,28 @@ def test_fields_of_results(tmp_path: Path):
     assert read(tmp_path, join='how = "anti"').columns() == {"view": int, "ad": str, "at": int}
 
 
+DELTA = '[sink]\nname = "joined"\n'
 ONE = [
+    (
+        {"changes": {"127.0.0.1:9092": "kafka"}},
+        "servers: expected HOST:PORT, or several separated by commas, got 'kafka'",
+    ),
+    ({"changes": {"127.0.0.1:9092": "k:1,u:secret@k"}}, "servers: expected HOST:PORT"),
+    ({"top": "parallelism = 40000"}, "parallelism: expected at most 32768, got 40000"),
+    ({"right": 'unit = "s"'}, "right.unit: field 'at' is a datetime, which needs no unit"),
+    ({"changes": {'ad = "str"': 'ad = "str", AD = "int"'}}, "left: fields 'ad' and 'AD' differ only in case"),
+    (
+        {
+            "join": 'select = ["left:at", "right:at", "left:ad"]',
+            "changes": {"ad =": "LEFT_at =", "left:ad": "left:LEFT_at"},
+        },
+        "sink: joined: fields 'left_at' and 'LEFT_at' differ",
+    ),
+    ({"more": '[kafka]\nplugin.library.paths = "secret.so"'}, "kafka: plugin.library.paths: it loads code"),
+    ({"more": '[kafka]\n"sasl.kerberos.kinit.cmd" = "secret"'}, "kafka: sasl.kerberos.kinit.cmd: it loads code"),
+    ({"more": '[kafka]\nssl.engine.location = "secret.so"'}, "kafka: ssl.engine.location: it loads code"),
+    ({"more": '[kafka]\n"ssl.providers" = "secret"'}, "kafka: ssl.providers: it loads code"),
+    ({"more": '[settings]\nstate_provider = "secret:Provider"'}, "settings: state_provider: a class is code"),
     ({"top": 'varient = "state"'}, "varient: unknown (did you mean 'variant'?)"),
     ({"top": "parallelism = 0"}, "parallelism: expected at least 1, got 0"),
     ({"left": "lag = 5"}, 'left.lag: expected a duration such as "10 min" (units: us, ms, s, min, h, d), got 5'),
@@ -148,10 +170,12 @@ ONE = [
     ({"top": 'store = "redis://u:secret@h"'}, "store: expected a section"),
     ({"more": '[store]\nurl = "redis://h"\nretain = "1 h"'}, "store: variant = 'state' needs no store"),
     ({"more": '[sink]\nname = "a b"'}, "sink.name: sink 'a b': a name is a letter followed by"),
-    ({"more": '[sink]\nunmatched_left = "joined"'}, "sink.unmatched_left: 'joined' has other results already"),
-    ({"more": '[sink]\nkey = "ad"'}, "sink: key: rows of a table have none; it is for type = 'kafka'"),
+    ({"more": DELTA + 'unmatched_left = "joined"'}, "sink.unmatched_left: 'joined' has other results already"),
+    ({"more": DELTA + 'unmatched_left = "Joined"'}, "sink: tables 'joined' and 'Joined' differ only in case"),
+    ({"more": '[sink]\ntype = "kafka"'}, "sink.name: missing"),
+    ({"more": DELTA + 'key = "ad"'}, "sink: key: rows of a table have none; it is for type = 'kafka'"),
     (
-        {"more": '[sink]\ntype = "kafka"\nkey = "add"'},
+        {"more": '[sink]\ntype = "kafka"\nname = "joined"\nkey = "add"'},
         "sink: key: the results have no field 'add' (did you mean 'ad'?)",
     ),
     (
@@ -171,6 +195,32 @@ ONE = [
 def test_one_fault(tmp_path: Path, parts: dict[str, str], expected: str):
     (fault,) = faults(tmp_path, **parts)
     assert fault.startswith(expected)
+    assert "secret" not in fault
+
+
+def test_settings_that_load_code_are_refused_before_a_client_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of a configuration of a join, and of the file with client settings of a command."""
+    made = list[Any]()
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda *settings, **_: made.append(settings))
+    (tmp_path / "client").write_text("# none\nssl.engine.id = x\n plugin.library.paths=secret.so\n")
+    for check in (
+        lambda: read(tmp_path, more='[kafka]\n"plugin.library.paths" = "secret.so"\n"client.id" = "x"'),
+        lambda: _settings(tmp_path / "client"),
+    ):
+        with pytest.raises(InputError, match=r"plugin\.library\.paths: it loads code or runs a program") as caught:
+            check()
+        assert "secret" not in str(caught.value)
+    assert made == []
+
+
+def test_faults_of_one_option_do_not_hide_each_other(tmp_path: Path):
+    changes = {'key = "view"': 'key = ["vew", "add", "ad", "ad"]', "127.0.0.1:9092": "kafka"}
+    client = '[kafka]\n"group.id" = "g"\n"sasl.pasword" = "secret"\n"security.protocol" = "secret"'
+    found = faults(tmp_path, changes=changes, more=client)
+    assert [fault.split(":")[0] for fault in found] == ["servers"] + ["left.key"] * 3 + ["kafka"] * 3
+    assert not any("secret" in fault for fault in found)
+    found = faults(tmp_path, changes={'ad = "str"': '_a = "str", "" = "str", partition = "str"'})
+    assert [fault.split(":")[0] for fault in found] == ["left.fields"] * 3
 
 
 def test_faults_of_a_store(tmp_path: Path):
@@ -183,7 +233,7 @@ def test_faults_of_a_store(tmp_path: Path):
         top='variant = "rest"',
         right='id = "click"',
         join='how = "full"',
-        more='[store]\nurl = "redis://h"\nretain = "1 h"\n[sink]\nunmatched_right = "u"',
+        more='[store]\nurl = "redis://h"\nretain = "1 h"\n[sink]\nname = "n"\nunmatched_right = "u"',
     )
     assert [fault.split(":")[0] for fault in wrong] == ["join", "store", "sink"]
 
@@ -203,7 +253,8 @@ def test_options_of_a_store_that_its_variant_does_not_have(tmp_path: Path):
     for variant, store, expected in [
         ("redis", 'url = "redis://h"\ntoken = "t"', "store: token: it is for variant = 'rest'"),
         ("rest", 'url = "http://h"\nprefix = "p"', "store: prefix: it is for variant = 'redis'"),
-        ("rest", 'url = "http://h/?password=secret"', "store: join store: URL 'http://h/': it has a query"),
+        ("rest", 'url = "http://h/?password=secret"', "store: join store: URL 'http://h/?…': it has a query"),
+        ("redis", 'url = "redis://h/?password=a@secret"', "store: Redis: URL 'redis://…'"),
         ("redis", 'url = "redis://u:secret@h:one"', "store: Redis: URL 'redis://…@h:one'"),
     ]:
         more = f'[store]\nretain = "1 h"\n{store}'
@@ -225,7 +276,17 @@ def test_keys_of_other_types_can_never_match(tmp_path: Path):
     assert "right: key ['view'] has the types ['int'], that of left ['ad'] has" in wrong
 
 
-@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("a = ", "not TOML: Invalid value")])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file"),
+        ("a = ", "not TOML: Invalid value"),
+        ("a = " + "[" * 50_000, "sections or lists are nested more than 20 deep"),
+        ("[settings]\na = " + "[" * 30 + "]" * 30, "sections or lists are nested more than 20 deep"),
+        ("[kafka]\na" + ".a" * 2_000 + " = 1", "sections or lists are nested more than 20 deep"),
+    ],
+    ids=["none", "wrong", "lists", "few lists", "tables"],
+)
 def test_files_that_cannot_be_read(tmp_path: Path, content: str | None, reason: str):
     path = tmp_path / "clicks.toml"
     if content is not None:
@@ -244,6 +305,10 @@ def test_secrets_are_not_shown(tmp_path: Path):
     store = '[store]\nurl = "redis://u:password@h"\nretain = "1 h"\n[kafka]\n"sasl.password" = "password"'
     config = read(tmp_path, top='variant = "redis"', right='id = "click"', more=store)
     assert config.kafka and "password" not in repr(config)
+    provider = '[settings]\nstate_provider_config = \'{"jedisPoolConfig": {"password": "hunter2"}}\''
+    assert "hunter2" not in repr(read(tmp_path, more=provider))
+    (fault,) = faults(tmp_path, more=provider.replace("'{", "'" + "[" * 100_000))
+    assert fault == "settings: setting state_provider_config: got a str: expected a JSON object"
 
 
 class Column:
@@ -278,6 +343,7 @@ def test_records_are_parsed_into_typed_fields():
         (datetime, '{"x": "2026-01-31T12:00:00"}', "field 'x': expected a time in ISO 8601 with a zone or null: "),
         (int, "[]", "expected JSON objects"),
         (int, "{", "expected JSON objects; got a record that is no JSON"),
+        (int, '{"x":' * 100_000, "expected JSON objects; got a record that is no JSON"),
         (int, None, "expected JSON objects"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
 from txstorm import Count, Duration, StatefulWindowedBolt
@@ -90,14 +92,40 @@ def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
         run.execute(1, id, ts)
     assert run.evaluated == [[1, 2], [1, 2, 3], [3, 4], [4, 5], [5]]
     assert run.saved == {(0, "default"): (4, 5)}
-    again = executor(bolt(), ("value", "id", "ts"), saved=run.saved, state=run.state)
+    again = executor(bolt(), ("value", "id", "ts"), saved=dict(run.saved), state=run.state)
     for id, ts in enumerate(times[:5], 1):
         again.execute(1, id, ts)
     assert again.discarded == [(0, "default", id) for id in (1, 2, 3, 4)]
     assert again.evaluated == []
-    again.execute(1, 6, 51_000)  # ids do not say which ends have fired
+    again.execute(1, 6, 51_000)  # ends that have fired do not fire again
+    assert again.evaluated == []
     again.execute(1, 7, 72_000)
-    assert again.evaluated == [[5], [5], [6], [6]]
+    assert again.evaluated == [[6], [6]]
+
+
+@pytest.mark.parametrize("only_ids", [True, False])
+def test_no_window_of_a_time_slide_is_evaluated_again(only_ids):
+    """Whatever the slide, and wherever the first executor ended; of ids alone, if each window has new or expired ones."""
+    times = [1_000, 12_000, 13_000, 26_000, 39_000, 45_000, 58_000, 64_000, 91_000]
+    for length, slide in ((10, 10), (20, 10), (10, 20), (30, 5)):
+
+        def make(length=length, slide=slide, **saved):
+            bolt = RunningSum().with_window(Duration.seconds(length), Duration.seconds(slide))
+            return executor(bolt.with_timestamp_field("ts"), ("value", "id", "ts"), **saved)
+
+        whole = make()
+        for id, ts in enumerate(times, 1):
+            whole.execute(1, id, ts)
+        for cut in range(1, len(times)):
+            first = make()
+            for id, ts in enumerate(times[:cut], 1):
+                first.execute(1, id, ts)
+            again = make(saved=dict(first.saved) if only_ids else first.saved, state=first.state)
+            for id, ts in enumerate(times, 1):
+                again.execute(1, id, ts)
+            together = first.evaluated + again.evaluated
+            if not only_ids or slide >= length:
+                assert together == whole.evaluated, (length, slide, cut)
 
 
 def test_wrong_arguments_and_execute_before_the_state_are_refused():
@@ -106,6 +134,12 @@ def test_wrong_arguments_and_execute_before_the_state_are_refused():
         run.execute(1, 1)
     with pytest.raises(InputError, match="object is no StatefulWindowedBolt"):
         StatefulWindowedBoltExecutor(object(), ["id"])
+    for bolt in (RunningSum().with_window(Count(5)), RunningSum().with_window(Count(5)).with_persistence()):
+        if bolt.survives:
+            StatefulWindowedBoltExecutor(bolt, ["value"]).init_state()
+            continue
+        with pytest.raises(InputError, match="RunningSum does not state how its windows survive a crash"):
+            StatefulWindowedBoltExecutor(bolt, ["value"])
     with pytest.raises(InputError, match="expected windows per task"):
         executor(RunningSum())
     with pytest.raises(InputError, match="the message id field 'id' is none of"):
@@ -114,3 +148,10 @@ def test_wrong_arguments_and_execute_before_the_state_are_refused():
         executor(saved={5: 6})
     with pytest.raises(InputError, match=r"message id of .* is 'x', expected an int"):
         executor(RunningSum().with_tumbling_window(Count(1))).execute(1, "x")
+    for id in (2**63, 10**5000):
+        with pytest.raises(InputError, match=r"the message id .* has more than 64 bits"):
+            executor(RunningSum().with_tumbling_window(Count(1))).execute(1, id)
+    for time, fault in ((datetime(2026, 1, 1), "has no time zone"), (10**5000, "is outside the years 1 to 9999")):  # noqa: DTZ001
+        timed = RunningSum().with_tumbling_window(Duration(1)).with_timestamp_field("ts")
+        with pytest.raises(InputError, match=f"the timestamp of .*: .*{fault}"):
+            executor(timed, ("value", "id", "ts")).execute(1, 1, time)

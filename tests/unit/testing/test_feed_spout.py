@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from watched import Gathering
 
-from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Duration, KeyedState, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyFailed
+from txstorm.joins import MemoryStore, Side, StoreFeed
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.topology.graph import Topology
@@ -86,6 +87,7 @@ def test_an_undecided_feed_is_repeated_or_awaits_the_next_one(driver, opaque, re
     else:
         driver.fail(txid)
     if opaque:
+        driver.advance(60)  # a restart owes a heartbeat, which comes later
         assert driver.active == {}
         assert driver.feed({"s1": [("c", 1)]}) == txid
     driver.commit(txid)
@@ -218,3 +220,22 @@ def test_wake_at_needs_a_committer_with_timers():
         driver.feed({"s1": []})
         with pytest.raises(StateError, match="set timers = True"):
             driver.ack(1)
+
+
+def test_a_put_that_fails_is_repeated():
+    class Away(MemoryStore):
+        puts = 0
+
+        def put_many(self, rows):
+            self.puts += 1
+            if self.puts < 3:
+                raise ConnectionError("away")
+            super().put_many(rows)
+
+    store = Away()
+    builder = TransactionalTopologyBuilder("t", "feed", feeds())
+    side = Side("feed", "s1", key="id", time="ts", id="id")
+    builder.set_bolt("store", StoreFeed(side, store, retain=Duration.hours(1))).fields_grouping("feed", "s1", ["id"])
+    with TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH)) as driver:
+        driver.commit(driver.feed({"s1": [("a", 1)]}))
+        assert (driver.committed, store.puts) == (1, 3)

@@ -301,11 +301,11 @@ def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
 
 
 def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
-    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("late")
+    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("$late")  # Storm's name
     with driver_of(bolt, ("k", "v", "ts")) as driver:
         driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
         driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
-        assert driver.emitted("w", stream="late") == [("a", "y", 20), ("b", "v", 3)]
+        assert driver.emitted("w", stream="$late") == [("a", "y", 20), ("b", "v", 3)]
         assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
         driver.commit(driver.end_of_input())
         assert numbers(driver) == [2]

@@ -242,6 +242,10 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["parallelism"]:
         tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())
         rows.append(("tasks", tasks))
+    if found["logs"]:
+        table, seconds = min(found["logs"].items(), key=lambda one: one[1])
+        shortest = f", of {table} the shortest" if found["logs"].keys() - {table} else ""
+        rows.append(("logs last", f"{seconds:,g} s at the present rate{shortest}"))
     if found["told_at"]:
         rows.append(("reported at", found["told_at"]))
     if seed := found["hash_seed"]:

@@ -19,8 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txstorm import faults
-from txstorm.clients.delta.entry import LOG_RETENTION
-from txstorm.clients.delta.log import ARCHIVE, LOG, checkpoint_version, entry_name, newest_complete, version_of
+from txstorm.clients.delta.entry import LOG_BOUND, LOG_RETENTION, LOWERED
+from txstorm.clients.delta.log import (
+    ARCHIVE,
+    CHECKPOINT_MOST,
+    LOG,
+    checkpoint_version,
+    entry_name,
+    newest_complete,
+    version_of,
+)
 from txstorm.errors import TableCorrupt
 
 if TYPE_CHECKING:
@@ -43,6 +51,7 @@ LEAST_SECONDS = 60.0
 _DEFAULT = 30 * 86_400.0  # Delta's default, for a table without the property
 _UNITS = {"day": 86_400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0, "week": 604_800.0}
 _UNITS |= {"millisecond": 1e-3, "microsecond": 1e-6, "nanosecond": 1e-9}
+_BOUND = re.compile(r"(\d{1,12}) entries, (\d+(?:\.\d+)?) seconds")
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([a-z]+?)s?(?=\s|$)")
 
 
@@ -61,7 +70,20 @@ def log_retention(properties: Mapping[str, str]) -> float:
     return seconds if text.strip() else float("inf")
 
 
-def archive_entries(table: Path, seconds: float, now: float, keep: int | None = None) -> Generator[None, None, int]:
+def log_bound(properties: Mapping[str, str]) -> tuple[int | None, float]:
+    """Return how many entries the log of a table with these `properties` has at most, if that is bounded, and seconds.
+
+    A retention that a user has set on the table is a promise of theirs: only its age then counts.
+    """
+    found = _BOUND.fullmatch(properties.get(LOG_BOUND, ""))
+    if found is None or properties.get(LOG_RETENTION) != LOWERED:
+        return None, log_retention(properties)
+    return int(found[1]), float(found[2])
+
+
+def archive_entries(
+    table: Path, seconds: float, now: float, keep: int | None = None, most: int | None = None
+) -> Generator[None, None, int]:
     """Move entries older than `seconds` from the log to the archive, in steps; return the number that remain.
 
     The remaining log begins with a complete checkpoint, and contains every checkpoint of the last hour and at least
@@ -72,6 +94,7 @@ def archive_entries(table: Path, seconds: float, now: float, keep: int | None = 
         seconds: age in seconds above which an entry may be archived.
         now: the current time, in seconds since 1970.
         keep: minimum number of versions to keep; by default `KEPT_VERSIONS`.
+        most: number of versions before which entries and checkpoints move whatever their age; None: no bound.
     """
     keep = KEPT_VERSIONS if keep is None else keep
     versioned = ((version_of(name), name) for name in os.listdir(table / LOG))
@@ -79,6 +102,8 @@ def archive_entries(table: Path, seconds: float, now: float, keep: int | None = 
     first = _first_kept(table / LOG, found, now - seconds, now - CHECKPOINT_SECONDS)
     checkpoints = [f"{LOG}/{name}" for _, name in found if checkpoint_version(name) is not None]
     newest, _ = newest_complete(table, checkpoints)
+    if most is not None and found:
+        first = max(first, found[-1][0] - most)
     begin, _ = newest_complete(table, checkpoints, min(first, newest - keep))
     old = [name for version, name in found if version < begin]
     staying = sum(name == entry_name(version) for version, name in found if version >= begin)
@@ -167,17 +192,40 @@ class Archiving:
         self._wall = wall
         self._next = 0.0
         self._started: tuple[float, int] | None = None
+        self._first: int | None = None
+        self._samples: list[tuple[float, int]] = []
         self._warned = False
+
+    def span(self, handle: DeltaHandle) -> float | None:
+        """Return for how many seconds the log keeps an entry at the present rate; None if its length is not bounded.
+
+        The rate is that of the last minute or two. Call from one thread only.
+        """
+        most, seconds = log_bound(handle.properties)
+        if most is None:
+            return None
+        now = self._wall()
+        if not self._samples or now - self._samples[-1][0] >= LEAST_SECONDS:
+            self._samples = [*self._samples[-1:], (now, handle.version)]
+        since, first = self._samples[0]
+        rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
+        return seconds if rate <= 0 else min(seconds, most / rate)
 
     def steps(self, handle: DeltaHandle, uri: str) -> Iterator[None]:
         """Move the entries that are due, in steps; log a warning once if the log is too long for readers to list."""
-        now, seconds = self._wall(), log_retention(handle.properties)
+        now, (most, seconds) = self._wall(), log_bound(handle.properties)
         since, first = self._started = self._started or (now, handle.version)
         rate = (handle.version - first) / max(now - since, LEAST_SECONDS)
         expected = rate * seconds
-        if now >= self._next and seconds < math.inf:
+        full = most is not None and (self._first is None or handle.version - self._first >= most - 2 * CHECKPOINT_MOST)
+        if (now >= self._next and seconds < math.inf) or full:
             self._next = now + max(seconds, CHECKPOINT_SECONDS) / ARCHIVING_SHARE
-            expected = max(expected, (yield from archive_entries(handle.path, seconds, now)))
+            kept = None if most is None else min(most * 9 // 10, most - 4 * CHECKPOINT_MOST)
+            staying = yield from archive_entries(handle.path, seconds, now, most=kept)
+            self._first = handle.version - staying
+            expected = max(expected, staying)
+        if most is not None:
+            expected = min(expected, most)
         if expected > MOST_ENTRIES and not self._warned:
             self._warned = True
             log.warning(

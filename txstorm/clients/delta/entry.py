@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 
 LOG_RETENTION = "delta.logRetentionDuration"
+LOG_BOUND = "txstorm.logBound"
+"""Table property: the most entries of its log, and for how long; counts if the promise is lowered."""
+LOWERED = "interval 1 second"
+"""Value of `LOG_RETENTION` of a table whose log is bounded by the number of its entries."""
 """Name of the table property for the time that entries are kept in the log."""
 
 

@@ -132,11 +132,27 @@ class Troubles:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise `SettingError` if `settings` has a setting that txstorm sets itself, or that librdkafka does not accept."""
-    for name in settings:
-        if name in _OWN:
-            msg = f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
-            raise SettingError(msg)
-    consumer({"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
+    if faults := setting_faults(settings):
+        raise SettingError("\n".join(faults))
+
+
+def setting_faults(settings: Mapping[str, Any], *, asked: bool = True) -> list[str]:
+    """Return what is wrong with client settings: those that are txstorm's own and, if `asked`, those of librdkafka."""
+    owned = [name for name in settings if name in _OWN]
+    faults = [f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}" for name in owned]
+    left = {name: value for name, value in settings.items() if name not in owned}
+    while asked:
+        try:
+            consumer({"bootstrap.servers": "", "group.id": "txstorm", **left}, Troubles()).close()
+        except SettingError as error:
+            faults.append(str(error))
+            named = [name for name in left if f'"{name}"' in str(error)]
+            if not named:
+                return faults
+            del left[max(named, key=len)]
+        else:
+            break
+    return faults
 
 
 def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:

@@ -17,6 +17,7 @@ import urllib.request
 from typing import Any
 
 from txstorm.errors import FailedException, MissingDependency, SettingError, SpoutError
+from txstorm.masks import masked_url
 
 try:
     import fastavro
@@ -132,7 +133,7 @@ class SchemaRegistry:
         if 300 <= error.code < 400:
             there = error.headers.get("Location", "")
             return SpoutError(
-                f"schema registry {said}: expected an answer, got a redirect to {there!r}; use that address"
+                f"schema registry {said}: expected an answer, got a redirect to {masked_url(there)!r}; use that address"
             )
         return FailedException(said)
 
@@ -153,8 +154,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def checked_url(url: str) -> str:
     """Return `url` if it is a valid address of a registry; raise `SettingError` otherwise."""
     parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        shown = f"{parts.scheme}://{parts.hostname}"
-        msg = f"schema registry: expected http://HOST:PORT or https://…, got {shown!r}; credentials go into auth="
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+        msg = (
+            f"schema registry: expected http://HOST:PORT or https://…, got {masked_url(url)!r}; credentials go into "
+            "auth="
+        )
         raise SettingError(msg)
     return url

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from txstorm.errors import InputError, MissingDependency
+from txstorm.masks import masked_url
 
 try:
     import redis
@@ -61,10 +62,7 @@ def address_of(url: str, timeout: float) -> RedisAddress:
             )
     except (ValueError, TypeError, AttributeError):
         pass
-    shown = type(url).__name__
-    if isinstance(url, str):
-        scheme = next((one for one in ("redis://", "rediss://") if url.startswith(one)), "")
-        shown = f"{scheme}…@{url.rpartition('@')[2]}" if "@" in url else url
+    shown = masked_url(url) if isinstance(url, str) else type(url).__name__
     msg = f"Redis: URL {shown!r}, timeout {timeout!r}: expected {URL} (rediss: TLS), and a timeout above 0"
     raise InputError(msg)
 

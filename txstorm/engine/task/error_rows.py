@@ -6,6 +6,7 @@ import traceback
 
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
+from txstorm.typed import shown
 from txstorm.user_code import line_of
 
 RAISED = (Exception, SystemExit)
@@ -62,7 +63,10 @@ def error_row(
 
 def shortened(value: object) -> str:
     """Convert `value` to text of at most `SHOWN` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        text = shown(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 

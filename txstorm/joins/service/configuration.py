@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
@@ -26,10 +26,13 @@ from pydantic import (
 )
 
 from txstorm.api.names import counted, field_fault, name_fault, near
+from txstorm.clients.file_settings import code_faults
 from txstorm.errors import InputError, MissingDependency
 from txstorm.joins.interval.interval_plan import SPELLINGS
 from txstorm.joins.selection import LEFT, RIGHT, Selected, selection
 from txstorm.joins.side import Side
+from txstorm.masks import masked_url
+from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.settings import Settings
 from txstorm.windows.rules.forms import LONGEST
 
@@ -43,6 +46,9 @@ _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6,
 _DURATION = re.compile(rf"(-?\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})")
 
 
+_DEEPEST = 20
+"""Levels of sections and lists in a file; a setting of librdkafka with unquoted dots has a handful."""
+_SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -95,6 +101,14 @@ def _how(value: object) -> object:
 def _url(value: str) -> str:
     if not value.startswith(("redis://", "rediss://", "http://", "https://")):
         raise ValueError("expected one that begins with redis://, rediss://, http:// or https://")
+    return value
+
+
+def _servers(value: str) -> str:
+    wrong = [one for one in value.split(",") if not _SERVER.fullmatch(one.strip())]
+    if wrong:
+        msg = f"expected HOST:PORT, or several separated by commas, got {masked_url(wrong[0].strip())!r:.100}"
+        raise ValueError(msg)
     return value
 
 
@@ -152,7 +166,7 @@ class SideConfig(_Part):
     fields: dict[str, Literal["str", "int", "float", "bool", "datetime"]] = Field(min_length=1)
     key: Names
     time: str
-    unit: Literal["s", "ms", "us"] = "ms"
+    unit: Literal["s", "ms", "us"] | None = None
     id: str | None = None
     lag: NotNegative = timedelta(0)
     idle: Positive | None = None
@@ -164,13 +178,10 @@ class SideConfig(_Part):
     @field_validator("fields")
     @classmethod
     def _valid_names(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        for name in fields:
-            if fault := field_fault("fields", name):
-                raise ValueError(fault)
-            if name == PARTITION:
-                msg = f"the field {PARTITION!r} is that of the topic; leave it out"
-                raise ValueError(msg)
-        return fields
+        faults = [fault for name in fields if (fault := field_fault("fields", name))]
+        if PARTITION in fields:
+            faults.append(f"the field {PARTITION!r} is that of the topic; leave it out")
+        return _unless(faults, fields)
 
     @field_validator("key", "time", "id")
     @classmethod
@@ -179,17 +190,22 @@ class SideConfig(_Part):
         if fields is None or value is None:
             return value
         names = [value] if isinstance(value, str) else value
-        for name in names:
+        faults = [f"{name!r} is there twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+        for name in dict.fromkeys(names):
             if name not in fields:
-                msg = f"{name!r} is none of the fields {', '.join(fields)}{near(name, list(fields))}"
-                raise ValueError(msg)
-            if names.count(name) > 1:
-                msg = f"{name!r} is there twice"
-                raise ValueError(msg)
-        if info.field_name == "time" and fields[value] not in ("int", "datetime"):
-            msg = f"field {value!r} is a {fields[value]}; expected an int or a datetime"
+                faults.append(f"{name!r} is none of the fields {', '.join(fields)}{near(name, list(fields))}")
+            elif info.field_name == "time" and fields[name] not in ("int", "datetime"):
+                faults.append(f"field {name!r} is a {fields[name]}; expected an int or a datetime")
+        return _unless(faults, value)
+
+    @field_validator("unit")
+    @classmethod
+    def _of_a_number(cls, unit: str | None, info: ValidationInfo) -> str | None:
+        time = info.data.get("time")
+        if unit is not None and info.data.get("fields", {}).get(time) == "datetime":
+            msg = f"field {time!r} is a datetime, which needs no unit; leave it out"
             raise ValueError(msg)
-        return value
+        return unit
 
     @property
     def types(self) -> dict[str, type]:
@@ -203,7 +219,7 @@ class SideConfig(_Part):
             component,
             key=self.key,
             time=self.time,
-            unit=self.unit,
+            unit=self.unit or "ms",
             id=self.id,
             lag=self.lag,
             idle=self.idle,
@@ -279,7 +295,7 @@ class SinkPart(_Part):
     """Tables or topics that get the results."""
 
     type: Literal["delta", "kafka"] = "delta"
-    name: str = Field("joined", validate_default=True)
+    name: str
     key: str | None = None
     unmatched_left: str | None = None
     unmatched_right: str | None = None
@@ -311,15 +327,15 @@ class JoinService(_Part):
     """
 
     name: str
-    servers: str = Field(min_length=1)
+    servers: Annotated[str, AfterValidator(_servers)]
     variant: Literal["state", "redis", "rest"] = "state"
-    parallelism: int = Field(2, ge=1)
+    parallelism: int = Field(2, ge=1, le=MAX_PARALLELISM)
     left: SideConfig
     right: SideConfig
     join: JoinPart
     store: StorePart | None = Field(None, validate_default=True)
-    sink: SinkPart = SinkPart()
-    settings: dict[str, Any] = {}
+    sink: SinkPart = Field(SinkPart(name="joined"), validate_default=True)
+    settings: dict[str, Any] = Field({}, repr=False)  # the configuration of a state provider may have a password
     kafka: Annotated[dict[str, Secret], BeforeValidator(_flat)] = Field({}, repr=False)
 
     @classmethod
@@ -335,6 +351,13 @@ class JoinService(_Part):
             reason = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
             msg = f"{path}: {reason}; --print-example shows a configuration"
             raise InputError(msg) from None
+        except RecursionError:
+            values = None
+        if values is None or _deeper(values, _DEEPEST):
+            msg = (
+                f"{path}: sections or lists are nested more than {_DEEPEST} deep; --print-example shows a configuration"
+            )
+            raise InputError(msg)
         try:
             return cls.model_validate(values, context=values)
         except ValidationError as error:
@@ -351,10 +374,10 @@ class JoinService(_Part):
     @field_validator("left")
     @classmethod
     def _without_grace(cls, left: SideConfig) -> SideConfig:
-        known = left.grace is None
-        return _unless(
-            [] if known else ["grace is for the right side: how long left rows wait for one that pauses"], left
+        faults = (
+            [] if left.grace is None else ["grace is for the right side: how long left rows wait for one that pauses"]
         )
+        return _unless(faults + _twins("fields", left.fields), left)
 
     @field_validator("right")
     @classmethod
@@ -368,7 +391,7 @@ class JoinService(_Part):
                     f"key {right.key} has the types {theirs}, that of left {left.key} has {ours}; make them equal"
                 )
         if info.data.get("variant", "state") == "state":
-            return _unless(faults, right)
+            return _unless(faults + _twins("fields", right.fields), right)
         if right.id is None:
             faults.append("id is missing: a store tells repeated rows from new ones by it")
         faults += [
@@ -410,7 +433,12 @@ class JoinService(_Part):
     @field_validator("sink")
     @classmethod
     def _producible(cls, sink: SinkPart, info: ValidationInfo) -> SinkPart:
-        faults, join = [], info.data.get("join")
+        faults, join, names = [], info.data.get("join"), list[str]()
+        if join is not None and {LEFT, RIGHT} <= info.data.keys():
+            names = [one.name for one in _selected(join.select, join.how, _fields(info.data))[0]]
+        if sink.type == "delta":
+            tables = [one for one in (sink.name, sink.unmatched_left, sink.unmatched_right) if one is not None]
+            faults += [*_twins("tables", tables), *_twins(f"{sink.name}: fields", names)]
         if sink.unmatched_right is not None and info.data.get("variant", "state") != "state":
             faults.append("unmatched_right needs variant = 'state'")
         if sink.type == "kafka":
@@ -419,35 +447,32 @@ class JoinService(_Part):
             faults += [f"the join reads topic {one!r}, so it cannot write to it" for one in written if one in read]
         if sink.key is not None and sink.type == "delta":
             faults.append("key: rows of a table have none; it is for type = 'kafka'")
-        elif sink.key is not None and join is not None and {LEFT, RIGHT} <= info.data.keys():
-            names = [one.name for one in _selected(join.select, join.how, _fields(info.data))[0]]
-            if sink.key not in names:
-                hint = near(sink.key, names)
-                faults.append(f"key: the results have no field {sink.key!r}{hint}; they have {', '.join(names)}")
+        elif sink.key is not None and names and sink.key not in names:
+            hint = near(sink.key, names)
+            faults.append(f"key: the results have no field {sink.key!r}{hint}; they have {', '.join(names)}")
         return _unless(faults, sink)
 
     @field_validator("settings")
     @classmethod
     def _known_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        return _unless(Settings.read(settings)[1], settings)
+        return _unless(code_faults(settings) + Settings.read(settings)[1], settings)
 
     @field_validator("kafka")
     @classmethod
     def _accepted(cls, kafka: dict[str, str]) -> dict[str, str]:
+        faults = code_faults(kafka)
         if "bootstrap.servers" in kafka:
-            raise ValueError("bootstrap.servers: give the brokers as servers, above the sections")
+            faults.append("bootstrap.servers: give the brokers as servers, above the sections")
         try:
-            from txstorm.clients.kafka.cluster import check_settings
-
-            check_settings(kafka)
-        except InputError as error:
-            fault = str(error).removeprefix("kafka: ")
+            from txstorm.clients.kafka.cluster import setting_faults
+        except MissingDependency:
+            return _unless(faults, kafka)  # raised when the topology is built
+        others = {name: one for name, one in kafka.items() if name != "bootstrap.servers"}
+        for fault in setting_faults(others, asked=not faults):
             for value in filter(None, kafka.values()):
                 fault = fault.replace(f'"{value}"', '"…"')  # it may be a password
-            raise ValueError(fault) from None
-        except MissingDependency:
-            pass  # raised when the topology is built
-        return kafka
+            faults.append(fault.removeprefix("kafka: "))
+        return _unless(faults, kafka)
 
     def selected(self) -> list[Selected]:
         """Return the fields of the results."""
@@ -467,6 +492,28 @@ class JoinService(_Part):
         from txstorm.joins.service.ready_made import ReadyMadeJoin
 
         return ReadyMadeJoin(self).topology()
+
+
+def _twins(what: str, names: Iterable[str]) -> list[str]:
+    """Return a fault for each of `names` that differs from an earlier one only in case, as no table can have them."""
+    first: dict[str, str] = {}
+    twins = [(first.setdefault(name.lower(), name), name) for name in names]
+    return [f"{what} {one!r} and {other!r} differ only in case; rename one" for one, other in twins if one != other]
+
+
+def _deeper(values: Any, levels: int) -> bool:
+    """Return whether tables and lists are nested more than `levels` deep, whatever their depth."""
+    layer = [values]
+    while layer and levels >= 0:
+        layer = [
+            inner
+            for one in layer
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, dict | list)
+        ]
+        levels -= 1
+    return bool(layer)
 
 
 def _fields(parts: Mapping[str, Any]) -> dict[str, Sequence[str]]:
@@ -499,6 +546,7 @@ _EXPECTED = {
     "too_short": "expected at least one",
     "string_too_short": "expected a text that is not empty",
     "greater_than_equal": "expected at least {ge}",
+    "less_than_equal": "expected at most {le}",
     "literal_error": "expected {expected}",
 }
 """Kind of a fault, as pydantic names it → what the file should have."""

@@ -145,7 +145,7 @@ class JsonFields(BasicBolt):
         """Parse a record batch; raise ValueError for a record that is no object, or has a field of another type."""
         try:
             records = [json.loads(text) for text in batch.column("value").to_pylist() if text is not None]
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             msg = f"expected JSON objects; got a record that is no JSON: {error}"
             raise ValueError(msg) from None
         if len(records) < batch.num_rows or not all(isinstance(one, dict) for one in records):

@@ -13,6 +13,7 @@ from txstorm import keys
 from txstorm.api.join_store import StoreRow
 from txstorm.errors import InputError, StateError
 from txstorm.tagged import tag, untag
+from txstorm.typed import shown
 
 MAX_KEY_BYTES = 65_536
 MAX_ROW_BYTES = 16 << 20
@@ -64,7 +65,10 @@ def in_order(rows: Iterable[StoreRow]) -> list[StoreRow]:
 def checked_time(row: StoreRow) -> int:
     """Return the time of `row`; raise `StateError` unless it is an int of 64 bits."""
     if type(row.time) is not int or not -MAX_TIME <= row.time <= MAX_TIME:
-        msg = f"join store: row {row.id!r} of key {row.key!r}: time {row.time!r}, expected an int, UTC microseconds"
+        msg = (
+            f"join store: row {shown(row.id)} of key {shown(row.key)}: time {shown(row.time)}, expected an int, UTC "
+            "microseconds"
+        )
         raise StateError(msg)
     return row.time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from txstorm.errors import InputError
-from txstorm.ledger.location import without_credentials
+from txstorm.masks import masked_url
 from txstorm.topology.settings import Settings
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?")
@@ -26,7 +26,7 @@ def checked_hosts(hosts: str, port: int) -> str:
     """Return ``host:port,…``, with `port` as the default; raise `InputError` if `hosts` is malformed."""
     found = [_HOST.fullmatch(host.strip()) for host in hosts.split(",")]
     if not all(found):
-        shown = without_credentials(hosts)
+        shown = masked_url(hosts)
         msg = f"ZooKeeper servers {shown!r}: expected host:port,host:port,…; correct the setting or --ledger"
         raise InputError(msg)
     return ",".join(f"{match[1]}:{match[2] or port}" for match in found if match)

@@ -23,7 +23,17 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import FIXED, KEYS, LAYOUT, TASKS, VALUES, TableRef, lag_properties, log_properties
+from txstorm.storage.tables.identity import (
+    FIXED,
+    KEYS,
+    LAYOUT,
+    TASKS,
+    VALUES,
+    TableRef,
+    bounded_log,
+    lag_properties,
+    log_properties,
+)
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -81,16 +91,20 @@ class DeclaredTable:
         fixed = {} if self.table.fixed is None else {FIXED: json.dumps(self.table.fixed)}
         return {**columns, **ttl_property(self.table), **tasks, **fixed, **({LAYOUT: MERGE} if self.merged else {})}
 
-    def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
+    def promised(
+        self, ref: TableRef, log_retention: float, max_lag: float | None = None, most: int | None = None
+    ) -> dict[str, str]:
         """Return the table properties on which other readers and writers rely; they are also added to existing tables.
 
         Args:
             ref: the table.
             log_retention: number of seconds for which entries are kept in the log.
             max_lag: number of seconds by which a state table may lag behind its changes; None: no bound.
+            most: number of entries in the log; None: no bound.
         """
+        logged = log_properties(log_retention) if most is None else bounded_log(most, log_retention)
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
-        return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
+        return {**logged, **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
 
     def check_fit(self, found: Sequence[DeltaTableState], *, recorded: bool = True) -> None:
         """Raise `StateError` unless the existing tables `found` match the declaration or can still be altered to.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txstorm.api.state import MERGE
-from txstorm.clients.delta.entry import LOG_RETENTION
+from txstorm.clients.delta.entry import LOG_BOUND, LOG_RETENTION, LOWERED
 from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
@@ -162,6 +162,14 @@ def log_properties(seconds: float = DEFAULT_SECONDS) -> dict[str, str]:
     whole = max(1, math.ceil(seconds))
     unit, size = next((unit, size) for unit, size in _UNITS if whole % size == 0)
     return {LOG_RETENTION: f"interval {whole // size} {unit}", "delta.enableExpiredLogCleanup": "false"}
+
+
+def bounded_log(most: int, seconds: float) -> dict[str, str]:
+    """Return the table properties for a log that has at most `most` entries, and none older than `seconds`.
+
+    At any moment the rate may rise, so the table no longer promises a time to other readers.
+    """
+    return {**log_properties(), LOG_RETENTION: LOWERED, LOG_BOUND: f"{most} entries, {math.ceil(seconds)} seconds"}
 
 
 def lag_properties(seconds: float | None) -> dict[str, str]:

@@ -267,6 +267,10 @@ class DeltaTableState(TransactionalTable):
             self._handle.begin_with(done.made)
             self._long_after = self._checkpoint_after()
 
+    def log_span(self) -> float | None:
+        """Return for how many seconds the log keeps an entry at the present rate; None if its length is not bounded."""
+        return self._archiving.span(self._handle)
+
     def tidy(self) -> None:
         """Shorten the log now if that is due; call when no commits have to wait for it."""
         if self.is_long:

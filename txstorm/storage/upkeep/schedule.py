@@ -116,6 +116,14 @@ class UpkeepSchedule:
         """Return a table whose log is due for a checkpoint; None if there is none."""
         return next((table for table in self.tables.values() if table.is_long), None)
 
+    def log_spans(self) -> dict[str, float]:
+        """Return for how many seconds the bounded log of each table keeps an entry at the present rate.
+
+        Call from the driver thread only.
+        """
+        spans = {ref.uri: table.log_span() for ref, table in self.tables.items()}
+        return {uri: float(f"{span:.2g}") for uri, span in spans.items() if span is not None}
+
     # -- the work -----------------------------------------------------------------------------------------------
 
     def begin(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:

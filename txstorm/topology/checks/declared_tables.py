@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.api.external import OUTLET_METHODS, Outlet
-from txstorm.api.names import field_fault, name_fault
+from txstorm.api.names import field_fault, name_fault, stream_fault
 from txstorm.api.state import (
     ARROW_TYPES,
     LAYOUTS,
@@ -88,7 +88,7 @@ def stream_faults(one: ComponentInfo) -> Iterator[str]:
     """Yield the faults of the streams that one component declares."""
     for name, stream in (one.streams or {}).items():
         where = f"component {one.id!r}"
-        if fault := name_fault(f"{where}: stream", name):
+        if fault := stream_fault(f"{where}: stream", name):
             yield fault
         for field in stream.fields:
             if fault := field_fault(f"{where}, stream {name!r}", field):

@@ -28,6 +28,23 @@ def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) 
         seen.add((str(given.component), str(given.stream)))
         yield from _grouping_faults(where, given.grouping)
         yield from _source_faults(where, given, known)
+        yield from _missing_faults(one, given, known)
+
+
+def _missing_faults(one: ComponentInfo, given: Input, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
+    """Yield a fault for each field that a ready-made bolt reads, its `needed_fields`, and the stream does not have."""
+    source = known.get(given.component) if isinstance(given.component, str) else None
+    streams = {} if source is None else source.streams or {}
+    stream = streams.get(given.stream) if isinstance(given.stream, str) else None
+    if stream is None:
+        return
+    for name in dict.fromkeys(getattr(one.object, "needed_fields", ())):
+        if name not in stream.fields:
+            hint = near(str(name), [str(field) for field in stream.fields])
+            yield (
+                f"bolt {one.id!r}, {type(one.object).__name__}: stream {given.stream!r} of {given.component!r} has no "
+                f"field {name!r}{hint}; it has {', '.join(map(repr, stream.fields))}"
+            )
 
 
 def _grouping_faults(where: str, grouping: Grouping) -> Iterator[str]:

@@ -6,7 +6,6 @@ function of the progress after the previous one, the newest timestamps in the tr
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
+from txstorm.typed import shown
 from txstorm.windows.rules.forms import WindowForm
 
 Times = npt.NDArray[np.int64]
@@ -63,9 +63,9 @@ def microseconds(value: Any, unit: str = "ms") -> int | str:
     elif value is None:
         return "expected an int or an aware datetime, got None"
     else:
-        return f"expected an int or an aware datetime, got {type(value).__name__} {reprlib.repr(value)}"
+        return f"expected an int or an aware datetime, got {type(value).__name__} {shown(value)}"
     if not EARLIEST <= time <= LATEST:
-        return f"{reprlib.repr(value)} is outside the years 1 to 9999; is its unit really {unit!r}?"
+        return f"{shown(value)} is outside the years 1 to 9999; is its unit really {unit!r}?"
     return time
 
 

@@ -20,7 +20,7 @@ from table_steps import unlisted
 from txstorm.clients.delta import archive as archiving
 from txstorm.clients.delta import window as delta_window
 from txstorm.clients.delta.archive import Archiving, archive_entries, log_retention
-from txstorm.clients.delta.entry import Commit, DataFile
+from txstorm.clients.delta.entry import LOG_BOUND, LOG_RETENTION, LOWERED, Commit, DataFile
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG, newest_complete
 from txstorm.clients.delta.window import Window
@@ -132,6 +132,28 @@ def test_archiving_after_every_commit_keeps_the_log_short_and_damage_in_the_arch
         list(handle.history())
     with pytest.raises(TableCorrupt, match="at version 1000"):
         DeltaHandle.open(table, 1000)
+
+
+def test_a_bounded_log_keeps_fewer_entries_than_its_bound_whatever_their_age(table, monkeypatch):
+    """All versions remain readable. `span` says how long it lasts."""
+    monkeypatch.setattr(archiving, "KEPT_VERSIONS", 5)
+    monkeypatch.setattr(archiving, "CHECKPOINT_MOST", 5)
+    properties, version = {LOG_RETENTION: LOWERED, LOG_BOUND: "40 entries, 86400 seconds"}, LAST
+    clock = [time.time()]
+    bounded = Archiving(lambda: clock[0])
+    handle = SimpleNamespace(version=version, path=table, properties=properties)
+    list(bounded.steps(handle, "changes/x"))
+    assert entries(table, LOG) == list(range(40, LAST + 1))
+    assert checkpoints(table) == list(range(40, LAST + 1, 5))
+    check_readable(table)
+    unbounded = SimpleNamespace(
+        version=version, path=table, properties={**properties, LOG_RETENTION: "interval 1 days"}
+    )
+    assert (bounded.span(unbounded), bounded.span(handle)) == (None, DAY)
+    for seconds, more, span in ((10, 1, 2400), (50, 119, 20), (120, 0, DAY)):  # of at least the last minute
+        clock[0] += seconds
+        handle.version += more
+        assert bounded.span(handle) == pytest.approx(span)
 
 
 def test_checkpoints_of_the_last_hour_are_not_archived(table):

@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from table_steps import history_row, words_read
 
+from txstorm.clients.delta.archive import log_bound
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError
 from txstorm.storage.tables import identity as properties
@@ -72,6 +73,22 @@ def test_the_properties_follow_the_setting(old):
     for epoch, (seconds, text) in enumerate([(90.5, "91 seconds"), (3600, "1 hours"), (600, "10 minutes")], start=2):
         open_store(old, epoch=epoch, log_retention=seconds)
         assert found(old)[RETENTION] == f"interval {text}"
+
+
+def test_a_bound_of_entries_lowers_the_promise_in_the_same_commit(old):
+    """Of the tables of states, and of sinks that are named; a table whose user promises a time is not bounded."""
+    open_store(old, epoch=2)
+    theirs = {RETENTION: "interval 5 days"}
+    DeltaTable(str(old / "state/counts")).alter.set_table_properties(theirs, raise_if_not_exists=False)
+    for epoch, (entries, bounded) in enumerate([({None: 1000}, False), ({None: 1000, "out": 5000}, True)], start=3):
+        before = version(old, "changes/counts")
+        open_store(old, epoch=epoch, log_entries=entries, log_retention=3600)
+        assert log_bound(found(old, "changes/counts")) == (1000, 3600)
+        assert version(old, "changes/counts") == before + 2 - bounded  # epoch and, once, the properties
+        assert log_bound(found(old, "state/counts")) == (None, 5 * 86_400)
+        assert log_bound(found(old, OUT.uri)) == ((5000, 3600) if bounded else (None, 3600))
+    open_store(old, epoch=5)
+    assert log_bound(found(old, "changes/counts")) == (None, 86_400)
 
 
 @pytest.mark.parametrize("when", ["before txstorm sets it", "over what txstorm has set"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstorm.cli.options import Json
+from txstorm.cli.options import AllowHost, Json
 from txstorm.errors import AwayError, InputError
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _directory(data_dir: str) -> Path:
 
 def _settings(path: Path | None) -> dict[str, str]:
     """Return the client settings in a file of lines NAME=VALUE; an error shows no value, which may be a password."""
+    from txstorm.clients.file_settings import code_faults
     from txstorm.clients.kafka.cluster import check_settings
 
     settings: dict[str, str] = {}
@@ -167,6 +168,8 @@ def _settings(path: Path | None) -> dict[str, str]:
             msg = f"{path}, line {number}: expected NAME=VALUE, a client setting of librdkafka"
             raise InputError(msg)
         settings[name.strip()] = value.strip()
+    if faults := code_faults(settings):
+        raise InputError("\n".join(f"{path}: {fault}" for fault in faults))
     check_settings(settings)
     return settings
 
@@ -263,6 +266,7 @@ def serve(
     stale_after: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Age from which a report is called stale.")
     ] = 60.0,
+    allow_host: AllowHost = None,
     json: Json = False,
 ) -> None:
     """Serve the data delays that collectors report, for the joins that ask for them.
@@ -275,7 +279,7 @@ def serve(
     """
     from txstorm.cli.output import print_json, stdout
     from txstorm.web.data_delay import delay_app as application
-    from txstorm.web.serving import checked_token
+    from txstorm.web.serving import checked_door
     from txstorm.web.serving import serve as run_server
 
     def listening(url: str) -> None:
@@ -284,5 +288,5 @@ def serve(
         else:
             stdout().print(f"data delays are served at {url}; the API is described at {url}/docs", soft_wrap=True)
 
-    checked = checked_token(token, host, f"--token or {TOKEN}")
-    run_server(application(checked, stale=stale_after), host, port, listening)
+    door = checked_door(host, token, f"--token or {TOKEN}", allow_host or ())
+    run_server(application(stale=stale_after), door, port, listening)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import Json
+from txstorm.cli.options import AllowHost, Json
 from txstorm.errors import InputError
 
 TOKEN = "TXSTORM_STORE_TOKEN"  # noqa: S105 - the name of a variable
@@ -48,6 +48,7 @@ def store_server(
     max_body: Annotated[
         int, typer.Option("--max-body", min=1024, metavar="BYTES", help="The most bytes of one request.")
     ] = 16 << 20,
+    allow_host: AllowHost = None,
     json: Json = False,
 ) -> None:
     """Serve the rows of a join to RestStore over HTTP, until Ctrl-C or SIGTERM.
@@ -57,10 +58,10 @@ def store_server(
     Example: txstorm store-server --store memory --port 8080
     """
     from txstorm.cli.output import print_json, stderr, stdout
-    from txstorm.web.serving import checked_token, serve
+    from txstorm.web.serving import checked_door, serve
     from txstorm.web.store_server import store_app
 
-    checked = checked_token(token, host, f"--token or {TOKEN}")
+    door = checked_door(host, token, f"--token or {TOKEN}", allow_host or ())
     opened, name = _opened(store, prefix)
     try:
         opened.mark()
@@ -69,12 +70,12 @@ def store_server(
 
     def listening(url: str) -> None:
         if json:
-            print_json({"url": url, "store": name, "token": checked is not None})
+            print_json({"url": url, "store": name, "token": door.token is not None})
             return
-        guarded = "with a token" if checked else "without a token"
+        guarded = "with a token" if door.token else "without a token"
         stdout().print(f"listening on {url}: store {name}, {guarded}; the API is described at {url}/docs")
 
-    serve(store_app(opened, name, token=checked, max_body_bytes=max_body), host, port, listening)
+    serve(store_app(opened, name, max_body_bytes=max_body), door, port, listening)
 
 
 def _opened(spec: str, prefix: str) -> tuple[Any, str]:
