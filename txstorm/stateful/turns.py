@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, cast
 
 import pyarrow as pa
 
@@ -27,26 +28,62 @@ class TaskTurn:
         active: whether `finish_batch` of the task is running; set by the commit runner.
         bolt: the object that gets the hooks; None before it has begun.
         hooked: whether `pre_commit` has been called.
+        prepared: whether the state is prepared.
     """
 
     def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
         self.active = False
         self.bolt: StatefulHooks | None = None
         self.hooked = False
+        self.prepared = False
         self.task = task
         self.txid = txid
         self._target = target
         self._lock = RLock()
         self._discarded = False
+        self._changes: list[tuple[Any, Any]] | None = None
 
-    def begin(self, bolt: StatefulHooks) -> State | None:
-        """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
+    def begin(self, bolt: StatefulHooks | None, *, repeatable: bool = False) -> State | None:
+        """Register the object that gets the hooks; return its state, None if that is a table of the topology.
+
+        `repeatable`: whether changes of a shared state are noted, for `repeat`.
+        """
         self.bolt = bolt
         if not self._target.has_states:
             return None
         with self.reached("be rolled back"):
             state = self._target.restored(self.task)
-        return TurnState(self, state) if isinstance(state, KeyValueState) else state
+        if not isinstance(state, KeyValueState):
+            return state
+        self._changes = [] if repeatable and self._target.managed.shared else None
+        return TurnState(self, state)
+
+    def note(self, key: Any, value: Any) -> None:
+        """Note a change of the state, for `repeat`; None: the key is deleted."""
+        if self._changes is not None:
+            self._changes.append(deepcopy((key, value)))
+
+    def repeat(self) -> None:
+        """Change the state again, which another task has rolled back for all.
+
+        Raises:
+            StateError: it is not known how.
+        """
+        if self._changes is None:
+            msg = (
+                f"{self._target.where(self.task)}, txid {self.txid}: cannot be rolled back for one task alone, since "
+                "the provider's state is no KeyValueState; the whole batch is left out"
+            )
+            raise StateError(msg)
+        with self.reached("be written"):
+            state = cast("KeyValueState", self._target.restored(self.task))
+            for key, value in self._changes:
+                if value is None:
+                    state.delete(key)
+                else:
+                    state.put(key, value)
+            if self.prepared:
+                state.prepare_commit(self.txid)
 
     def prepare(self) -> None:
         """Prepare the state durably; raise `ReportedFailedException` if its store cannot be reached."""
@@ -55,6 +92,7 @@ class TaskTurn:
             if self._target.has_states:
                 with self.reached("be prepared"):
                     self._target.state(self.task).prepare_commit(self.txid)
+                    self.prepared = True
 
     def discard(self) -> None:
         """Let the attempt do nothing more."""
@@ -102,6 +140,7 @@ class TurnState(KeyValueState):
         self._turn.check()
         with self._turn.reached("be written"):
             self._state.put(key, value)
+        self._turn.note(key, value)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`; `default`, which is not stored, if it has none."""
@@ -113,7 +152,9 @@ class TurnState(KeyValueState):
         """Remove `key`; return the value it had, None if it had none."""
         self._turn.check()
         with self._turn.reached("be written"):
-            return self._state.delete(key)
+            found = self._state.delete(key)
+        self._turn.note(key, None)
+        return found
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yield (key, value) for each key."""
@@ -161,16 +202,33 @@ class TurnGroup(Unpublished[TaskTurn]):
         return self._ended.get(txid, [])
 
     def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`."""
+        """Take over the turns of `txid`; those of tasks that have been left out whole are made up for."""
         with self._lock:
-            self._ended[txid] = [one for one in self._open.pop(txid, {}).values() if one.bolt is not None]
+            turns = [one for one in self._open.get(txid, {}).values() if one.bolt is not None]
+            there = {one.task for one in turns}
+            for task in self._target.tasks:
+                if task not in there:
+                    turns.append(self._new_handle(self._target.component, task, txid))
+                    self._open.setdefault(txid, {})[self._target.component, task] = turns[-1]
+                    turns[-1].active = True
+                    turns[-1].begin(self._target.bolt_for_hooks(task))
+                    turns[-1].hooked = turns[-1].bolt is None
+                    turns[-1].prepare()
+                    turns[-1].active = False
+            del self._open[txid]
+            self._ended[txid] = turns
 
     def undo(self, component: str, task: int, txid: int) -> None:
-        """Discard the turn of one task in `txid`, which has not ended."""
+        """Discard the turn of one task in `txid`, which has not ended; changes of others to a shared state stay."""
         with self._lock:
-            found = self._open.get(txid, {}).get((component, task))
+            turns = self._open.get(txid, {})
+            found, others = turns.get((component, task)), [one for at, one in sorted(turns.items()) if at[1] != task]
         super().undo(component, task, txid)
         self._target.discard([found] if found is not None else [])
+        if found is not None and found.bolt is not None and self._target.has_states and self._target.managed.shared:
+            for one in others:
+                if one.bolt is not None:
+                    one.repeat()
 
     def drop_from(self, txid: int) -> None:
         """Discard `txid` and every later txid: call the hook, and roll the states back."""
