@@ -83,11 +83,21 @@ class Misfit(ValueError):
 
     Attributes:
         row: the index of the value; None if the type of the whole column does not fit.
+        column: the name of the column, and the declared type; set by the callers that know them.
+        kind: see `column`.
     """
+
+    column: str | None = None
+    kind: pa.DataType | None = None
 
     def __init__(self, fault: str, row: int | None = None) -> None:
         super().__init__(fault)
         self.row = row
+
+    def of(self, column: str, kind: pa.DataType) -> Misfit:
+        """Note the column and its declared type; return the error itself."""
+        self.column, self.kind = column, kind
+        return self
 
 
 def shown(value: object) -> str:
@@ -238,6 +248,9 @@ def converted(column: Values, kind: pa.DataType) -> Values:
         Misfit: the types do not fit (see `fits`), or a value is out of range.
     """
     if not fits(column.type, kind):
+        if column.null_count == len(column):  # as any value of None
+            none = pa.nulls(len(column), kind)
+            return pa.chunked_array([none]) if isinstance(column, pa.ChunkedArray) else none
         msg = f"expected {kind}, got {column.type}"
         raise Misfit(msg)
     try:
@@ -247,6 +260,30 @@ def converted(column: Values, kind: pa.DataType) -> Values:
     row = _first_bad(column, kind)
     msg = f"expected values that fit {kind}, got {text_at(column, row)} ({cause})"
     raise Misfit(msg, row) from None
+
+
+def misfits(values: Values | Sequence[Any], kind: pa.DataType) -> dict[int, str]:
+    """Return the rows with values that do not fit the type `kind`, each with the reason."""
+    if isinstance(values, pa.Array | pa.ChunkedArray) and fits(values.type, kind) and _is_good(values, kind):
+        return {}
+    found: dict[int, str] = {}
+    for row in range(len(values)):
+        one = values[row : row + 1]
+        try:
+            if isinstance(one, pa.Array | pa.ChunkedArray):
+                converted(one, kind)
+            else:
+                column_of(one, kind)
+        except Misfit as error:
+            found[row] = str(error)
+    return found
+
+
+def misfit_behind(error: BaseException | None) -> Misfit | None:
+    """Return the misfit of a known column that `error` is, or was raised for; None if there is none."""
+    while error is not None and not (isinstance(error, Misfit) and error.column is not None):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def restored(rows: Any, kind: pa.DataType | pa.Schema) -> Any:

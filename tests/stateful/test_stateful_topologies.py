@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections import Counter
 
 import pytest
 from crashes import crashing
@@ -24,6 +25,7 @@ from stateful_nets import (
 from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, rewind
 from txstorm.bolts import SplitWords
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
+from txstorm.results.views import DeadLettersView
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider
 from txstorm.testing import TopologyTestDriver
@@ -245,6 +247,53 @@ def test_only_the_bad_tuple_becomes_a_dead_letter():
         rest = counted(LINES)
         del rest["cat"]
         assert table_of(driver) == rest
+
+
+class Fails(Hooked):
+    """Raises in a method, in one task and txid, or for a word."""
+
+    where, shared = "prepare", False
+
+    def prepare(self, context, collector):
+        super().prepare(context, collector)
+        self.at = (context.attempt.txid, context.task) if context.attempt else None
+        self.words = []
+        self.fail("prepare")
+
+    def execute(self, tuple):
+        super().execute(tuple)
+        self.words.append(tuple["word"])
+
+    def pre_prepare(self, txid):
+        super().pre_prepare(txid)
+        self.fail("pre_prepare")
+        if self.where == "words" and "cat" in self.words:
+            raise ValueError(self.words)
+
+    def fail(self, where):
+        if self.where == where and self.at == (5, 1):
+            raise ValueError(where)
+
+
+@pytest.mark.parametrize("where", ["prepare", "pre_prepare", "words"])
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+def test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state(where, shared):
+    """The state of the task is prepared all the same, and its hook called, so that a start finds it."""
+    bolt, lines = Fails(), [*LINES[:4], " ".join(counted(LINES))]
+    bolt.where, type(bolt).shared = where, shared
+    with TopologyTestDriver(net(bolt, lines=lines, on_error="dead_letter", **KEPT)) as driver:
+        driver.commit(5)
+        left_out = [json.loads(row["record"])["word"] for row in DeadLettersView(driver.data_dir).to_pylist()]
+        name = "count" if shared else "count-{}"
+        states = [KeptProvider.kept.new_state(name.format(task), {}, None) for task in range(1 if shared else 2)]
+        found = {word: n for state in states for word, n in state}
+        assert left_out
+        assert Counter(found) + Counter(left_out) == Counter(counted(lines))
+        assert all(state.last_committed() == 5 for state in states)
+        committed = [call[2] for call in CALLS if call[:2] == ("pre_commit", 5)]
+        assert committed == ["task 0", "task 1"]
+        driver.restart()
+        driver.commit(6)
 
 
 class Iterates(WordCount):

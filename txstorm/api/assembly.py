@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from txstorm.api.bolt import BatchBolt, Committer, Component
@@ -44,6 +44,7 @@ class SiteInput:
         grouped_by: the grouping fields.
         results: what is known of the tuples if they are results of a ready-made bolt.
         bolt: the component's object; None if there is no such component.
+        types: field → Arrow type, as far as they are known.
     """
 
     component: str
@@ -54,6 +55,7 @@ class SiteInput:
     grouped_by: tuple[str, ...] = ()
     results: Results | None = None
     bolt: Any = None
+    types: Mapping[str, Any] = field(default_factory=dict)
 
     def grouping_by(self, fields: Sequence[str]) -> str:
         """Return the call that groups it by `fields`, for messages."""

@@ -33,6 +33,10 @@ class Component(StormNames):
         declarer.streams.update(made.streams)
         declarer.faults.extend(made.faults)
 
+    def known_types(self) -> Mapping[str, Any]:
+        """Return field → type for the fields of the default stream whose types are known before anything is read."""
+        return {}
+
 
 class BasicBolt(Component):
     """A bolt that handles one tuple at a time, unaware of batches; it cannot be a committer.

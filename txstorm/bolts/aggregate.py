@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,10 @@ class CountBy(BatchBolt):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the grouping fields and the count as output."""
         declarer.declare(*self.keys, self.count)
+
+    def known_types(self) -> Mapping[str, Any]:
+        """Return the type of the count."""
+        return {self.count: int}
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -150,6 +150,10 @@ class SplitWords(Declared):
             msg = f"pattern {pattern!r} has groups, so findall does not return whole words; use (?:…) instead"
             raise ValueError(msg)
         self._field, self._lower = field, lower
+
+    def known_types(self) -> Mapping[str, Any]:
+        """Return the type of the words."""
+        return {self.columns[0]: str}
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
         """Emit the words in the text field of every row."""

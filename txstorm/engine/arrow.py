@@ -7,7 +7,7 @@ exactly the same values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -126,8 +126,13 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
     return batch
 
 
-def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.RecordBatch]:
-    """Reorder the columns of an emitted batch or table as the declared `fields`; raises `EmitError` if they differ."""
+def conform(
+    batch: Any, fields: Sequence[str], where: str, refuse: Callable[[EmitError, Any], None]
+) -> Iterable[pa.RecordBatch]:
+    """Reorder the columns of an emitted batch or table as the declared `fields`; raises `EmitError` if they differ.
+
+    `refuse` is called with the error and a description of each row that cannot be sent; the others are returned.
+    """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
         raise EmitError(msg)
@@ -139,9 +144,14 @@ def conform(batch: Any, fields: Sequence[str], where: str) -> Iterable[pa.Record
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             msg = f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it"
             raise EmitError(msg)
+    bad: dict[int, EmitError] = {}
     for name, column in zip(names, batch.columns, strict=True):
         for row in rows_out_of_range(column):
             msg = f"{where}: column {name!r}, row {row}: {text_at(column, row)} is {NO_TIME}"
-            raise EmitError(msg)
+            bad.setdefault(row, EmitError(msg))
+    for row, error in sorted(bad.items()):
+        refuse(error, {"row": {name: text_at(column, row) for name, column in zip(names, batch.columns, strict=True)}})
+    if bad:
+        batch = batch.take(pa.array([row for row in range(batch.num_rows) if row not in bad], pa.int64()))
     chosen = batch if names == list(fields) else batch.select(list(fields))
     return chosen.to_batches() if isinstance(chosen, pa.Table) else [chosen]

@@ -59,6 +59,7 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
         outcome.busy[cargo.edge] = outcome.busy.get(cargo.edge, 0.0) + cargo.data["busy"]
         for component, count in cargo.data["counts"].items():
             outcome.counts[component] = outcome.counts.get(component, 0) + count
+        outcome.received.update(cargo.data["received"])
     else:
         outcome.cargo.append(cargo)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class ErrorRow:
             answer because the worker died or the batch timed out, or `LIMIT`.
         frame: innermost frame of user code, as ``file:line in function``.
         input: the tuple being handled, shortened, or the rows of a record batch; empty in `finish_batch`.
+        column: the column whose declared type a value does not fit; None for other failures.
     """
 
     component: str
@@ -84,6 +86,7 @@ class ErrorRow:
     traceback: str
     level: int = 0
     input: str = ""
+    column: str | None = None
 
     def __str__(self) -> str:
         if self.kind == LIMIT:
@@ -103,8 +106,9 @@ class Processed:
             every task returned.
         digests: source partition → digest of the input read from it.
         counts: component → number of tuples it emitted.
+        received: component → number of tuples that it received in this phase.
         reported: errors reported without failing the batch.
-        diverted: dead letters, with the schema `txstorm.storage.rows.dead_letters.SCHEMA`.
+        diverted: dead letters, with the schema `txstorm.storage.rows.dead_letters.SENT_SCHEMA`.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: the tasks that have reported, and the tasks of the spout that have emitted.
         error: set if the txid failed. All other fields are then invalid except `digests` and, if all emitters have
@@ -116,6 +120,7 @@ class Processed:
     parts: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    received: Counter[str] = field(default_factory=Counter)
     reported: list[str] = field(default_factory=list)
     diverted: list[pa.RecordBatch] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Self
+
+import pyarrow as pa
 
 from txstorm.api.assembly import Assembly, Site, SiteInput
 from txstorm.api.context import TaskContext
@@ -20,6 +23,9 @@ from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError, StateError
 from txstorm.joins.sql_joins import MISSING, Step, chain, numbered_keys
 from txstorm.windows.bolt import WindowedBolt
+from txstorm.windows.committer import WindowCommitter
+from txstorm.windows.intake import Chunk
+from txstorm.windows.plan import InputPlan
 from txstorm.windows.window import TupleWindow
 
 WINDOW = "window"
@@ -170,6 +176,8 @@ class JoinBolt(WindowedBolt):
         streams = _Streams(self, site)
         bolt._plan = streams.plan  # noqa: SLF001 - a copy of this object
         made = super(JoinBolt, bolt).assemble(site)
+        assert isinstance(made.committer, WindowCommitter)
+        made.committer.checks += (partial(_check_keys, made.committer.plan.inputs, streams.plan),)
         return Assembly(made.committer, (*made.faults, *streams.faults), made.warnings)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -193,12 +201,7 @@ class JoinBolt(WindowedBolt):
             if name is not None:  # an input that an earlier start has joined
                 tuples[name].append(one)
         values = {name: _column(tuples[name], path) for name, path in plan.keys.items()}
-        try:
-            keys = numbered_keys(values)
-        except StateError as error:
-            msg = f"{error}, but is the value of a join field ({_fields_text(plan.keys)}) in {window!r}"
-            raise StateError(msg) from None
-        rows = chain(self.first, self.steps, keys)
+        rows = chain(self.first, self.steps, numbered_keys(values))
         number = len(rows[self.first])
         columns = [_selected(one, window, tuples, rows, number) for one in plan.wanted]
         emit, stream = self.collector.emit, self.output_stream
@@ -241,8 +244,28 @@ def _column(tuples: Sequence[Tuple], path: Path) -> list[Any]:
     return values
 
 
-def _fields_text(keys: Mapping[str, Path]) -> str:
-    return ", ".join(f"{stream}:{'.'.join(path)}" for stream, path in keys.items())
+def _check_keys(inputs: Sequence[InputPlan], plan: JoinPlan, chunk: Chunk) -> None:
+    """Raise `StateError` for a tuple whose join field has a value that cannot be a key."""
+    one = inputs[chunk.number]
+    name = plan.of_input.get((one.component, one.stream))
+    if name is None:
+        return
+    path = plan.keys[name]
+    if not isinstance(chunk.values, list) and any(fits(chunk.values.column(path[0]).type) for fits in _SURE_KEYS):
+        return
+    at = one.fields.index(path[0])
+    values = [row[at] for row in chunk.rows()]
+    for key in path[1:]:
+        values = [value.get(key) if isinstance(value, Mapping) else None for value in values]
+    try:
+        numbered_keys({name: values})
+    except StateError as error:
+        msg = f"{error}, but is the value of the join field {name}:{'.'.join(path)}"
+        raise StateError(msg) from None
+
+
+_SURE_KEYS = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+"""Types of columns all of whose values can be keys."""
 
 
 def _named(what: str, name: Any) -> str:

@@ -183,7 +183,7 @@ class SideForm:
                 f"{self.side!r}: field {field!r} does not fit the type {kind} that columns declares ({error}); "
                 "declare a type that holds all its values, or leave the field out of columns"
             )
-            raise InputError(msg) from None
+            raise InputError(msg) from error.of(field, kind)
 
     def _key_texts(self, chunk: Chunk) -> pa.Array:
         """Return the keys of several fields as texts; None if one of the fields is None."""

@@ -189,7 +189,8 @@ class Driver:
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
         if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
-            excess = self._session.committer.letter_limit.at_end(self.state.currtx - 1)
+            limit = self._session.committer.letter_limit
+            excess = None if limit is None else limit.at_end(self.state.currtx - 1)
             if excess is not None:
                 self._failure = letters_failure(excess, self._session.data_dir)
 

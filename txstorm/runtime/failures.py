@@ -7,7 +7,8 @@ topology (R11, failures).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, TopologyFailed, TxstormError
-from txstorm.topology.settings import Settings
+from txstorm.storage.rows.dead_letters import TUPLE
+from txstorm.topology.settings import HALF, Settings
 
 LOST_RETRIES = 2
 """Maximum number of replays after a lost worker or a timeout, whose cause is often unrelated to the batch."""
@@ -78,45 +80,99 @@ class RetryDecision:
     count: int
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Rows of a component in a part of a run, and how many of them have become dead letters.
+
+    Attributes:
+        rows: rows that it received, or a spout emitted, and those of them and of its results that it refused.
+        letters: its dead letters.
+        unfit: column → dead letters for values that do not fit its declared type.
+    """
+
+    rows: int = 0
+    letters: int = 0
+    unfit: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.rows + other.rows, self.letters + other.letters, self.unfit + other.unfit)
+
+
+def tallies(received: Mapping[str, int], letters: Iterable[Mapping[str, Any]]) -> dict[str, Tally]:
+    """Return the tally of each component in one txid, given the rows received and the dead letters."""
+    found = {name: Tally(rows) for name, rows in received.items()}
+    for row in letters:
+        refused = int(row["what"] != TUPLE)  # what is no tuple was not received
+        unfit = Counter[str]() if row["column"] is None else Counter([row["column"]])
+        found[row["component"]] = found.get(row["component"], Tally()) + Tally(refused, 1, unfit)
+    return found
+
+
 class LetterLimit:
     """Enforces `max_dead_letters` in one run. Call on the commit thread only, but `at_end` only after it has ended.
 
-    Dead letters and input rows are counted in txid order; a new attempt at a txid replaces the counts of earlier ones.
-    Until the run ends, a percentage is applied to at least `SAMPLE` rows, as the first few rows are not representative.
+    Dead letters and rows are counted in txid order; a new attempt at a txid replaces the counts of earlier ones. Until
+    the run ends, a percentage is applied to at least `SAMPLE` rows, as the first few rows are not representative.
+    Whatever the limit, a column to whose declared type no value fits is a fault of the declaration, and not of rows.
 
     Args:
-        limit: a number of dead letters, a percentage of the input rows such as ``"1%"``, or None for no limit.
+        limit: a number of dead letters, a percentage of the input rows such as ``"1%"``, ``"half"`` for more than half
+            of the rows of a component, judged from `SAMPLE` rows on, or None for no limit.
+        spout: the component whose rows are the input rows.
     """
 
     SAMPLE = 1000
 
-    def __init__(self, limit: int | str | None) -> None:
+    def __init__(self, limit: int | str | None, spout: str = "") -> None:
         self.limit = limit
-        self._sums: dict[int, tuple[int, int]] = {}
+        self._spout = spout
+        self._sums: dict[int, dict[str, Tally]] = {}
 
-    def add(self, txid: int, letters: int, rows: int) -> str | None:
-        """Count the batch of `txid`, the next in order; return a description if the limit is exceeded, else None."""
-        before = self._sums.get(txid - 1, (0, 0))
-        self._sums[txid] = (before[0] + letters, before[1] + rows)
-        return self._excess(txid, self.SAMPLE) if letters else None
+    def add(self, txid: int, found: Mapping[str, Tally]) -> ErrorRow | None:
+        """Count the batch of `txid`, the next in order; return why the run must end before it, or None."""
+        sums = dict(self._sums.get(txid - 1, {}))
+        for name, tally in found.items():
+            sums[name] = sums.get(name, Tally()) + tally
+        self._sums[txid] = sums
+        return self._judged(sums, self.SAMPLE)
 
     def settled(self, upto: int) -> None:
         """Discard the counts of the txids before `upto`, whose batches can no longer be replayed."""
         self._sums = {txid: sums for txid, sums in self._sums.items() if txid >= upto}
 
-    def at_end(self, committed: int) -> str | None:
-        """Return an error message if a run that ended at txid `committed` has too many dead letters, else None."""
-        return self._excess(committed, 0) if committed in self._sums else None
+    def at_end(self, committed: int) -> ErrorRow | None:
+        """Return the error of a run that ended at txid `committed` with too many dead letters, or None."""
+        return self._judged(self._sums.get(committed, {}), 0)
 
-    def _excess(self, txid: int, sample: int) -> str | None:
-        letters, rows = self._sums[txid]
+    def _judged(self, sums: Mapping[str, Tally], sample: int) -> ErrorRow | None:
+        for name, tally in sums.items():
+            # Rows refused for other reasons say nothing of the column: if all rows are, none has fitted.
+            column = next((one for one, n in tally.unfit.items() if n >= max(sample, 1)), None)
+            if column is not None and tally.letters == tally.rows:
+                counted = f"none of the {tally.unfit[column]:,} values of {column!r}"
+                return _limit_row("TopologyFailed", f"{counted} that component {name!r} has received fits its type")
+        if self.limit == HALF:
+            for name, tally in sums.items():
+                if tally.rows >= self.SAMPLE and 2 * tally.letters > tally.rows:
+                    share = f"{tally.letters:,} of {tally.rows:,} rows of component {name!r} in this run"
+                    return _limit_row("TooManyDeadLetters", f"{share}, more than max_dead_letters=half")
+            return None
+        return self._of_input(sum(tally.letters for tally in sums.values()), sums, sample)
+
+    def _of_input(self, letters: int, sums: Mapping[str, Tally], sample: int) -> ErrorRow | None:
         if self.limit is None:
             return None
+        rows = sums.get(self._spout, Tally()).rows
         percent = float(self.limit.rstrip("%")) if isinstance(self.limit, str) else None
         most = self.limit if percent is None else percent / 100 * max(rows, sample)
         if letters <= float(most):
             return None
-        return f"{letters:,} of {rows:,} input rows of this run, more than max_dead_letters={self.limit}"
+        share = f"{letters:,} of {rows:,} input rows of this run"
+        return _limit_row("TooManyDeadLetters", f"{share}, more than max_dead_letters={self.limit}")
+
+
+def _limit_row(kind: str, message: str) -> ErrorRow:
+    return ErrorRow("dead letters", 0, LIMIT, kind, message, "", "")
 
 
 class RetryPolicy:
@@ -162,7 +218,8 @@ class RetryPolicy:
                 self._put(txid, after)
                 return RetryDecision(None, after.count)
             pin = self._pin(txid) if SOURCE in divert else None
-            after = replace(after, divert=divert, tries={}, row=asdict(replace(row, traceback="")), pin=pin)
+            stored = {name: one for name, one in asdict(row).items() if name != "column"}  # as other versions read it
+            after = replace(after, divert=divert, tries={}, row={**stored, "traceback": ""}, pin=pin)
         self._put(txid, after)
         # The first replay is immediate, as in Storm; a batch that keeps failing backs off.
         times = sum(after.tries.values())
@@ -224,7 +281,7 @@ def batch_failure(attempt: TransactionAttempt, row: ErrorRow, count: int) -> Txs
     For an `InputError` raised in a worker (a file has changed, an emit was invalid), the error is also of its class.
     """
     if row.kind == LIMIT:
-        return TooManyDeadLetters(row.message)
+        return TooManyDeadLetters(row.message) if row.type == "TooManyDeadLetters" else TopologyFailed(row.message)
     message = (
         f"txid {attempt.txid} (attempt {attempt.attempt_id}) failed {'once' if count == 1 else f'{count} times'}: {row}"
     )
@@ -244,11 +301,17 @@ def letters_command(data_dir: str | Path) -> str:
     return f"txstorm dead-letters {shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))}"
 
 
-def letters_failure(excess: str, data_dir: Path) -> TooManyDeadLetters:
-    """Build the error of a run that has committed everything but exceeded its dead-letter limit."""
-    return TooManyDeadLetters(
-        f"everything is committed, but the dead letters are {excess}; see them: {letters_command(data_dir)}"
-    )
+def letters_failure(row: ErrorRow, data_dir: Path) -> TopologyFailed:
+    """Build the error of a run that has committed everything but must not have all of its dead letters."""
+    message = f"everything is committed, but {letters_text(row)}; see them: {letters_command(data_dir)}"
+    return TooManyDeadLetters(message) if row.type == "TooManyDeadLetters" else TopologyFailed(message)
+
+
+def letters_text(row: ErrorRow) -> str:
+    """Return what is wrong with the dead letters, and what to do about it, if that depends on it."""
+    if row.type == "TooManyDeadLetters":
+        return f"the dead letters are {row.message}"
+    return f"{row.message}: declare the type that the values have, or correct all of them"
 
 
 def spout_row(error: BaseException, spout: str) -> ErrorRow:

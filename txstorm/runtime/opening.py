@@ -438,7 +438,7 @@ def _finisher(
     jobs = CommitJobs(program, start.engine, Path(store.data_dir), books.epoch, allowed=large, lanes=lanes)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
-        letter_limit=LetterLimit(settings.max_dead_letters),
+        letter_limit=LetterLimit(settings.max_dead_letters, program.spout) if settings.dead_letters else None,
         observe=options.observe,
         lanes=lanes,
         run=led.run,

@@ -26,7 +26,7 @@ from txstorm.topology.settings import Settings
 class BoltTurn(Protocol):
     """Handle of one task for the state and the hooks of its bolt in one txid."""
 
-    def begin(self, bolt: StatefulHooks) -> State | None:
+    def begin(self, bolt: StatefulHooks, *, repeatable: bool = False) -> State | None:
         """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
 
     def prepare(self) -> None:
@@ -89,7 +89,8 @@ class StatePart:
         find = getattr(context.resources, "managed", None)  # None in a replay, where no hooks are called
         found = None if self.managed is None or find is None else find(context.component, context.task)
         self._turn = cast("BoltTurn | None", found)
-        outside = None if self._turn is None else self._turn.begin(bolt)
+        left_out = context.divert is not None  # another task may have to be undone
+        outside = None if self._turn is None else self._turn.begin(bolt, repeatable=left_out)
         if self.table is None:
             return outside
         self._rows = TableKeyValueState(

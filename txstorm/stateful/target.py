@@ -73,6 +73,11 @@ class StatefulTarget(ExternalTarget):
         return self.has_states and self.managed.shared and self._parallelism > 1
 
     @property
+    def tasks(self) -> range:
+        """The tasks of the bolt."""
+        return range(self._parallelism)
+
+    @property
     def keeps_rows(self) -> bool:
         """Whether it keeps what is published: hooks alone leave nothing behind, and may come and go."""
         return self.has_states
@@ -220,6 +225,14 @@ class StatefulTarget(ExternalTarget):
                     self._roll_back(turn.task)
             machine.ack(txid)
 
+    def bolt_for_hooks(self, task: int) -> StatefulBolt | None:
+        """Return a prepared new object of the user's bolt; None if it cannot be prepared."""
+        try:
+            return self._new_bolt(task)
+        except TopologyFailed as error:
+            log.warning("%s; its hooks are not called for this transaction", error)
+            return None
+
     def _new_bolt(self, task: int) -> StatefulBolt:
         """Return a prepared new object of the user's bolt, for hooks after a crash."""
         bolt: StatefulBolt = deepcopy(self.managed.bolt)
@@ -271,10 +284,9 @@ class StatefulTarget(ExternalTarget):
         """Call `pre_rollback` for the discarded turns that have begun, the latest first, and roll their states back."""
         for turn in sorted(turns, key=lambda one: (one.txid, one.task), reverse=True):
             turn.discard()
-            if turn.bolt is None:
-                continue
-            self._call_pre_rollback(turn.task, turn.bolt)
-            if self.has_states:
+            if turn.bolt is not None:
+                self._call_pre_rollback(turn.task, turn.bolt)
+            if self.has_states and (turn.bolt is not None or turn.prepared):
                 self._dirty.add(self._index(turn.task))
                 try:
                     self._clean(turn.task)

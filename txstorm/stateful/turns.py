@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, cast
 
 import pyarrow as pa
 
@@ -29,6 +30,7 @@ class TaskTurn:
         bolt: the object that gets the hooks; None before it has begun.
         hooked: whether `pre_commit` has been called.
         written: the keys of a shared state that the task has changed, as text; two tasks must not change the same one.
+        prepared: whether the state is prepared.
     """
 
     def __init__(self, target: StatefulTarget, task: int, txid: int) -> None:
@@ -36,20 +38,60 @@ class TaskTurn:
         self.bolt: StatefulHooks | None = None
         self.hooked = False
         self.written: set[str] | None = set() if target.is_written_by_many else None
+        self.prepared = False
         self.task = task
         self.txid = txid
         self._target = target
         self._lock = RLock()
         self._discarded = False
+        self._changes: list[tuple[Any, Any]] | None = None
 
-    def begin(self, bolt: StatefulHooks) -> State | None:
-        """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
+    def begin(self, bolt: StatefulHooks | None, *, repeatable: bool = False) -> State | None:
+        """Register the object that gets the hooks; return its state, None if that is a table of the topology.
+
+        `repeatable`: whether changes of a shared state are noted, for `repeat`.
+        """
         self.bolt = bolt
         if not self._target.has_states:
             return None
         with self.reached("be rolled back"):
             state = self._target.restored(self.task)
-        return TurnState(self, state) if isinstance(state, KeyValueState) else state
+        if not isinstance(state, KeyValueState):
+            return state
+        self._changes = [] if repeatable and self._target.managed.shared else None
+        return TurnState(self, state)
+
+    def note(self, key: Any, value: Any) -> None:
+        """Note a change of the state, for `repeat` and for `written`; None: the key is deleted."""
+        if self._changes is not None:
+            self._changes.append(deepcopy((key, value)))
+        if self.written is not None:
+            try:
+                self.written.add(text_of(key, "key"))
+            except EmitError:  # a serializer of the user's
+                self.written.add(repr(key))
+
+    def repeat(self) -> None:
+        """Change the state again, which another task has rolled back for all.
+
+        Raises:
+            StateError: it is not known how.
+        """
+        if self._changes is None:
+            msg = (
+                f"{self._target.where(self.task)}, txid {self.txid}: cannot be rolled back for one task alone, since "
+                "the provider's state is no KeyValueState; the whole batch is left out"
+            )
+            raise StateError(msg)
+        with self.reached("be written"):
+            state = cast("KeyValueState", self._target.restored(self.task))
+            for key, value in self._changes:
+                if value is None:
+                    state.delete(key)
+                else:
+                    state.put(key, value)
+            if self.prepared:
+                state.prepare_commit(self.txid)
 
     def prepare(self) -> None:
         """Prepare the state durably; raise `ReportedFailedException` if its store cannot be reached."""
@@ -58,6 +100,7 @@ class TaskTurn:
             if self._target.has_states:
                 with self.reached("be prepared"):
                     self._target.state(self.task).prepare_commit(self.txid)
+                    self.prepared = True
 
     def discard(self) -> None:
         """Let the attempt do nothing more."""
@@ -72,14 +115,6 @@ class TaskTurn:
                 "the state in execute and pre_prepare only"
             )
             raise StateError(msg)
-
-    def note(self, key: Any) -> None:
-        """Note that the task changes `key`; only the text is kept, so that 1, True and "1" are different keys."""
-        if self.written is not None:
-            try:
-                self.written.add(text_of(key, "key"))
-            except EmitError:  # a serializer of the user's
-                self.written.add(repr(key))
 
     def reached(self, what: str) -> Reaching:
         """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
@@ -111,9 +146,9 @@ class TurnState(KeyValueState):
     def put(self, key: Any, value: Any) -> None:
         """Set the value of `key`."""
         self._turn.check()
-        self._turn.note(key)
         with self._turn.reached("be written"):
             self._state.put(key, value)
+        self._turn.note(key, value)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of `key`; `default`, which is not stored, if it has none."""
@@ -124,9 +159,10 @@ class TurnState(KeyValueState):
     def delete(self, key: Any) -> Any:
         """Remove `key`; return the value it had, None if it had none."""
         self._turn.check()
-        self._turn.note(key)
         with self._turn.reached("be written"):
-            return self._state.delete(key)
+            found = self._state.delete(key)
+        self._turn.note(key, None)
+        return found
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         """Yield (key, value) for each key."""
@@ -174,21 +210,43 @@ class TurnGroup(Unpublished[TaskTurn]):
         return self._ended.get(txid, [])
 
     def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`; raise `StateError` if two tasks have changed the same key, as in a table."""
+        """Take over the turns of `txid`; those of tasks that have been left out whole are made up for.
+
+        Raises:
+            StateError: two tasks have changed the same key of a shared state, as in a table.
+        """
         with self._lock:
             turns = [one for one in self._open.get(txid, {}).values() if one.bolt is not None]
             claims = {(self._target.component, one.task): [(key,) for key in one.written or ()] for one in turns}
             if sum(map(len, claims.values())) > len(set().union(*claims.values())):
                 raise StateError(written_twice(self._target.component, txid, ["key"], claims))
+            there = {one.task for one in turns}
+            turns += [self._made_up(task, txid) for task in self._target.tasks if task not in there]
             self._open.pop(txid, None)
             self._ended[txid] = turns
 
+    def _made_up(self, task: int, txid: int) -> TaskTurn:
+        """Return the prepared turn of a task whose whole input is left out: its hooks run all the same."""
+        made = self._new_handle(self._target.component, task, txid)
+        self._open.setdefault(txid, {})[self._target.component, task] = made
+        made.active = True
+        made.begin(self._target.bolt_for_hooks(task))
+        made.hooked = made.bolt is None
+        made.prepare()
+        made.active = False
+        return made
+
     def undo(self, component: str, task: int, txid: int) -> None:
-        """Discard the turn of one task in `txid`, which has not ended."""
+        """Discard the turn of one task in `txid`, which has not ended; changes of others to a shared state stay."""
         with self._lock:
-            found = self._open.get(txid, {}).get((component, task))
+            turns = self._open.get(txid, {})
+            found, others = turns.get((component, task)), [one for at, one in sorted(turns.items()) if at[1] != task]
         super().undo(component, task, txid)
         self._target.discard([found] if found is not None else [])
+        if found is not None and found.bolt is not None and self._target.has_states and self._target.managed.shared:
+            for one in others:
+                if one.bolt is not None:
+                    one.repeat()
 
     def drop_from(self, txid: int) -> None:
         """Discard `txid` and every later txid: call the hook, and roll the states back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.buffer import TupleBuffer
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.intake import Chunk
+from txstorm.windows.plan import WindowPlan
 from txstorm.windows.units import Fired
 from txstorm.windows.window import TupleWindow
 
@@ -119,6 +121,8 @@ class StatefulWindowCommitter(WindowCommitter):
         field = self.bolt.message_id_field
         key = {"task": int, "source": str, "source_task": int}
         self.ids = None if field is None else KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism)
+        if field is not None:
+            self.checks += (partial(_ids, windows.plan, field),)
         self.internal_states |= {one.name for one in (self.table, self.ids) if one is not None}
 
     def retention(self, state: str) -> str | None:
@@ -169,8 +173,7 @@ class StatefulWindowCommitter(WindowCommitter):
         """Return the tuples of a chunk whose ids are above all earlier ones of their source task and stream."""
         one = self.plan.inputs[chunk.number]
         seen = self._of((f"{one.component}/{one.stream}", chunk.task))
-        place = one.fields.index(self.bolt.message_id_field)
-        ids = [self._checked(row[place]) for row in chunk.rows()]
+        ids = _ids(self.plan, self.bolt.message_id_field, chunk)
         newest = np.maximum.accumulate(np.array([seen["newest"], *ids], np.int64))
         fresh = np.array(ids, np.int64) > newest[:-1]
         seen["newest"] = int(newest[-1])
@@ -190,12 +193,16 @@ class StatefulWindowCommitter(WindowCommitter):
             self._seen[source] = dict(known or {"newest": NONE, "evaluated": NONE, "expired": NONE, "dropped": 0})
         return self._seen[source]
 
-    def _checked(self, given: Any) -> int:
+
+def _ids(plan: WindowPlan, field: str, chunk: Chunk) -> list[int]:
+    """Return the message ids of tuples; raise `InputError` for one that is no int of 64 bits."""
+    place = plan.inputs[chunk.number].fields.index(field)
+    ids = [row[place] for row in chunk.rows()]
+    for given in ids:
         if isinstance(given, bool) or not isinstance(given, int) or not NONE < given < -NONE:
-            field = self.bolt.message_id_field
-            msg = f"{self.plan.id}: the message id {field!r} of a tuple is {shown(given)}, expected an int of 64 bits"
+            msg = f"{plan.id}: the message id {field!r} of a tuple is {shown(given)}, expected an int of 64 bits"
             raise InputError(msg)
-        return given
+    return ids
 
 
 def _taken(chunk: Chunk, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Chunk:

@@ -74,18 +74,22 @@ def _error_policy(value: Any) -> Any:
     raise ValueError(msg)
 
 
+HALF = "half"
+"""The default of ``max_dead_letters``."""
+
+
 def _letters_limit(value: Any) -> Any:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     text = _none_word(value)
-    if text is None:
-        return None
+    if text is None or (isinstance(text, str) and text.strip().lower() == HALF):
+        return text if text is None else HALF
     if isinstance(text, str) and (found := _LETTERS.fullmatch(text.strip())):
         if found["count"] is not None:
             return int(found["count"])
         if float(found["percent"]) <= 100:
             return f"{float(found['percent']):g}%"
-    msg = "expected N or P%, such as 10 or 0.5%, or none"
+    msg = "expected N or P%, such as 10 or 0.5%, half, or none"
     raise ValueError(msg)
 
 
@@ -158,8 +162,11 @@ class Settings(BaseModel):
         description="what an exception does: fail_topology, retry(N), dead_letter, or retry(N), dead_letter",
     )
     max_dead_letters: Annotated[int | str | None, BeforeValidator(_letters_limit)] = Field(
-        None,
-        description="dead letters after which a run fails: more than N, or than P% of its input rows; none: no limit",
+        HALF,
+        description=(
+            "dead letters after which a run fails: more than N, or than P% of its input rows; half: more than half of "
+            "the rows of a component, from 1,000 rows on; none: no limit"
+        ),
     )
     retry_backoff: Seconds = Field(
         0.05, description="seconds before a failed batch is replayed; doubles with each attempt"
@@ -296,7 +303,7 @@ class Settings(BaseModel):
             settings = cls.model_validate(named)
         except ValidationError as error:
             return None, faults + _sentences(error)
-        if settings.max_dead_letters is not None and not settings.dead_letters:
+        if settings.max_dead_letters not in (None, HALF) and not settings.dead_letters:
             faults.append(
                 f"setting max_dead_letters: got {settings.max_dead_letters!r}, but on_error is {settings.on_error!r}, "
                 "which leaves nothing out; set on_error to dead_letter, too"

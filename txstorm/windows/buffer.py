@@ -44,6 +44,27 @@ def buffer_state(plan: WindowPlan) -> CollectionState:
     )
 
 
+def typed_columns(plan: WindowPlan, chunk: Chunk) -> dict[str, pa.Array]:
+    """Return the columns of tuples with the types that `with_columns` declares; raise `InputError` if one misfits."""
+    fields, made = plan.inputs[chunk.number].fields, dict[str, pa.Array]()
+    lists = dict(zip(fields, zip(*chunk.values, strict=True), strict=True)) if _is_list(chunk) else {}
+    for name, declared in (plan.columns or {}).items():
+        kind = arrow_type(declared)
+        if name not in fields:
+            made[name] = pa.nulls(len(chunk), kind)
+            continue
+        try:
+            column = None if name in lists else chunk.values.column(name)  # type: ignore[union-attr]
+            made[name] = column_of(lists[name], kind) if column is None else converted(column, kind)
+        except Misfit as error:
+            msg = (
+                f"{plan.id}: field {name!r} of a tuple does not fit the type {kind} that with_columns declares "
+                f"({error}); declare a type that holds all its values, or leave with_columns out"
+            )
+            raise InputError(msg) from error.of(name, kind)
+    return made
+
+
 class TupleBuffer:
     """The buffered tuples of one task, in one transaction."""
 
@@ -72,27 +93,8 @@ class TupleBuffer:
         if self._plan.columns is None:
             made[VALUES] = pa.array([text_of(list(row), "of a buffered tuple") for row in chunk.rows()], pa.string())
         else:
-            made.update(self._typed(chunk))
+            made.update(typed_columns(self._plan, chunk))
         return pa.table(made)
-
-    def _typed(self, chunk: Chunk) -> Iterator[tuple[str, pa.Array]]:
-        fields = self._plan.inputs[chunk.number].fields
-        lists = dict(zip(fields, zip(*chunk.values, strict=True), strict=True)) if _is_list(chunk) else {}
-        for name, declared in (self._plan.columns or {}).items():
-            kind = arrow_type(declared)
-            if name not in fields:
-                yield name, pa.nulls(len(chunk), kind)
-                continue
-            try:
-                column = None if name in lists else chunk.values.column(name)  # type: ignore[union-attr]
-                given = column_of(lists[name], kind) if column is None else converted(column, kind)
-            except Misfit as error:
-                msg = (
-                    f"{self._plan.id}: field {name!r} of a tuple does not fit the type {kind} that with_columns "
-                    f"declares ({error}); declare a type that holds all its values, or leave with_columns out"
-                )
-                raise InputError(msg) from None
-            yield name, given
 
     def scan(self, units: Sequence[str], low: Place, high: Place | None) -> pa.Table:
         """Return the rows of `units` of the times from `low` to `high`, including rows of these times outside both."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,8 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
-from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state
-from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state, typed_columns
+from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import WindowPlan
@@ -45,6 +46,8 @@ class WindowCommitter(PartialCommitter):
 
     Attributes:
         processing_time: whether its windows close by time alone.
+        checks: called with tuples before anything else is done with them; each raises an error for one that the bolt
+            cannot take.
     """
 
     timers: ClassVar[bool] = True
@@ -59,6 +62,7 @@ class WindowCommitter(PartialCommitter):
         self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)
         self.also_reads = plan.also_reads
+        self.checks: tuple[Check, ...] = () if plan.columns is None else (partial(typed_columns, plan),)
         self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -77,7 +81,7 @@ class WindowCommitter(PartialCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks timestamps and reports the newest to all tasks; None in processing time."""
-        return NewestTimes(self.plan, source, stream) if self.plan.event_time else None
+        return NewestTimes(self.plan, source, stream, self.checks) if self.plan.event_time else None
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
@@ -91,7 +95,7 @@ class WindowCommitter(PartialCommitter):
         """Take one tuple; called only if a value has no Arrow type."""
         number = self._intake.number(tuple.source_component, tuple.source_stream)
         assert number is not None
-        self._chunks.append(self._intake.tuples(number, tuple.source_task, [tuple]))
+        self._add(self._intake.tuples(number, tuple.source_task, [tuple]))
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
@@ -99,13 +103,18 @@ class WindowCommitter(PartialCommitter):
         component, stream, task = self._context.source
         number = self._intake.number(component, stream)
         if number is not None:
-            self._chunks.append(self._intake.batch(number, task, batch))
+            self._add(self._intake.batch(number, task, batch))
             return
         if (component, stream) in self.also_reads:
             self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
         for number, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             self._newest[number, part] = max(time, self._newest.get((number, part), time))
+
+    def _add(self, chunk: Chunk) -> None:
+        for check in () if self.plan.event_time else self.checks:  # else checked in the tasks of the source
+            check(chunk)
+        self._chunks.append(chunk)
 
     def finish_batch(self) -> None:
         """Add the tuples, fire the windows, and keep what the next transaction needs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -54,6 +54,10 @@ class Chunk:
         if not self.values.num_columns:
             return [()] * self.values.num_rows
         return list(zip(*(column.to_pylist() for column in self.values.columns), strict=True))
+
+
+Check = Callable[[Chunk], object]
+"""Raises an error for a tuple that a component cannot take."""
 
 
 class Intake:

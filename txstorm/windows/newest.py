@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
-from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.forms import Count, sliding
 
@@ -28,9 +29,11 @@ class NewestTimes(BatchBolt):
         plan: the plan of the component.
         source: the component that the input reads from.
         stream: its stream.
+        checks: called with tuples; each raises an error for one that the component cannot take.
     """
 
-    def __init__(self, plan: WindowPlan, source: str, stream: str) -> None:
+    def __init__(self, plan: WindowPlan, source: str, stream: str, checks: Sequence[Check] = ()) -> None:
+        self._checks = tuple(checks)
         self._plan = replace(plan, key=None, form=sliding(Count(1)))
         self._number = next(
             number for number, one in enumerate(plan.inputs) if (one.component, one.stream) == (source, stream)
@@ -63,5 +66,7 @@ class NewestTimes(BatchBolt):
             self._collector.emit(self._number, part, time, stream=EVERYWHERE)
 
     def _add(self, chunk: Chunk) -> None:
+        for check in self._checks:
+            check(chunk)
         for part, time in chunk.newest.items():
             self._newest[part] = max(time, self._newest.get(part, time))

@@ -11,9 +11,9 @@ import pytest
 from seeded import seeded
 
 from txstorm import BasicBolt, FailedException, TransactionalTopologyBuilder, run
-from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters
+from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters, TopologyFailed
 from txstorm.results.read import read_letters, read_sink
-from txstorm.runtime.failures import LetterLimit
+from txstorm.runtime.failures import LetterLimit, Tally
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
@@ -143,17 +143,76 @@ def test_replays_do_not_count_twice(tmp_path):
 
 
 def test_sums_follow_the_txids_whatever_was_tried_before():
-    limit = LetterLimit(5)
-    assert limit.add(10, 2, 10) is None
-    assert limit.add(11, 3, 10) is None
-    assert limit.add(12, 1, 10) == "6 of 30 input rows of this run, more than max_dead_letters=5"
-    assert limit.add(11, 0, 8) is None
-    assert limit.add(12, 3, 10) is None
-    assert limit.add(13, 0, 10) is None
+    limit = LetterLimit(5, "source")
+
+    def added(txid: int, letters: int, rows: int) -> str | None:
+        found = limit.add(txid, {"source": Tally(rows), "bolt": Tally(rows, letters)})
+        return None if found is None else found.message
+
+    assert added(10, 2, 10) is None
+    assert added(11, 3, 10) is None
+    assert added(12, 1, 10) == "6 of 30 input rows of this run, more than max_dead_letters=5"
+    assert added(11, 0, 8) is None
+    assert added(12, 3, 10) is None
+    assert added(13, 0, 10) is None
     limit.settled(12)
-    assert limit.add(13, 1, 10) == "6 of 38 input rows of this run, more than max_dead_letters=5"
+    assert added(13, 1, 10) == "6 of 38 input rows of this run, more than max_dead_letters=5"
     assert limit.at_end(12) is None
     assert limit.at_end(99) is None
+
+
+# Numbers of two components, and by default no more than half of what one of them receives may be left out.
+MOSTLY = [-n for n in range(1, 701)] + list(range(701, 1001)) + [-n for n in range(1001, 1101)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "settings", "until"),
+    [
+        (MOSTLY[:999], {}, None),  # never judged below 1,000 rows, not even at the end
+        (MOSTLY, {}, 900),
+        (MOSTLY, {"max_dead_letters": "none"}, None),
+        ([n if n % 2 else -n for n in range(1, 1201)], {}, None),  # a half is not more than half
+        ([*range(1, 1101), *MOSTLY], {}, None),
+    ],
+    ids=["few", "most", "none", "half", "later"],
+)
+def test_by_default_more_than_half_of_a_component_is_too_much(numbers, settings, until, data_dir):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeadLettersWarning)
+        handle = started(numbers, data_dir, take=100, **settings)
+        if until is None:
+            handle.awaitTermination(60)
+        else:
+            with pytest.raises(TooManyDeadLetters, match=r"700 of 1,000 rows of component 'shaky' .*=half; what is"):
+                handle.awaitTermination(60)
+    assert kept(data_dir) == sorted(n for n in numbers[:until] if n > 0)
+    assert left_out(data_dir) == sorted(n for n in numbers[:until] if n < 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "committed"),
+    [
+        (["x"] * 1100, "none", 9),
+        (["x"] * 300, "100%", 3),  # the run ends earlier: at its end, with everything committed
+        ([*["x"] * 1100, 1], "none", 9),
+        ([1, *["x"] * 1100], "none", 12),
+        ([*["x"] * 900, *[None] * 99, 1, *["x"] * 100], "none", 11),
+    ],
+    ids=["all", "few", "the first 1,000", "one fits", "one fits later"],
+)
+def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(values, limit, committed, data_dir):
+    builder = TransactionalTopologyBuilder("typed", "values", MemoryTransactionalSpout([values], "n", take=100))
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int}), 2).shuffle_grouping("values")
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": limit})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeadLettersWarning)
+        handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
+        if 1 in values[:1000]:
+            handle.awaitTermination(60)
+        else:
+            with pytest.raises(TopologyFailed, match=r"none of the [0-9,]* values of 'n' that component 'keep' has"):
+                handle.awaitTermination(60)
+    assert handle.committed == committed
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "101%", "1.5", "%", True, -3, 1.5, "1e3"])

@@ -75,15 +75,18 @@ def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object)
 
 
 def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
+    def refuse(error: EmitError, record: object) -> None:
+        raise error
+
     batch = pa.record_batch({"b": [1], "a": ["x"]})
-    [out] = conform(batch, ("a", "b"), "here")
+    [out] = conform(batch, ("a", "b"), "here", refuse)
     assert out.schema.names == ["a", "b"]
     with pytest.raises(EmitError, match=r"here: .*expects the declared columns \['a'\], got \['b', 'a'\]"):
-        conform(batch, ("a",), "here")
+        conform(batch, ("a",), "here", refuse)
     with pytest.raises(EmitError, match="without time zone"):
-        conform(pa.record_batch({"a": pa.array([1], pa.timestamp("us"))}), ("a",), "here")
+        conform(pa.record_batch({"a": pa.array([1], pa.timestamp("us"))}), ("a",), "here", refuse)
     with pytest.raises(EmitError, match="got list"):
-        conform([1], ("a",), "here")
+        conform([1], ("a",), "here", refuse)
 
 
 def test_columns_of_one_simple_type_have_native_arrow_types() -> None:

@@ -32,7 +32,7 @@ def test_an_older_tuple_and_a_later_batch_move_no_newest_time_back():
     assert (progress.newest[0, ""], progress.watermark) == (Newest(10, 2), 10)
     assert _newest(np.array([-7, -5, 3]), pa.array(["a", "a", "b"])) == {"a": -5, "b": 3}  # before 1970, too
     stage = NewestTimes.__new__(NewestTimes)
-    stage._newest = {}
+    stage._newest, stage._checks = {}, ()
     for newest in ({"a": 5}, {"a": 3, "b": 1}, {"a": 4}):
         stage._add(SimpleNamespace(newest=newest))
     assert stage._newest == {"a": 5, "b": 1}

@@ -5,6 +5,7 @@ They need no Java, and also work beside a live run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,7 +93,7 @@ def dead_letters(
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
 ) -> None:
-    """Show the dead letters: records left out of their transactions, with the error. Works beside a live run.
+    """Show the dead letters: a summary by component and cause, then the records with their errors, also of a live run.
 
     Example: txstorm dead-letters txstorm-data/word-count --json
     """
@@ -101,9 +102,16 @@ def dead_letters(
     from txstorm.results.views import DeadLettersView
 
     rows = DeadLettersView(check_readable(at_ledger(data_dir, ledger))).to_pylist()
+    causes = _causes(rows)
     if json:
-        print_json({"dead_letters": [_letter(row) for row in rows]})
+        print_json({"causes": causes, "dead_letters": [_letter(row) for row in rows]})
         return
+    if causes:
+        titles = ("letters", "component", "txids", "cause", "at")
+        cells = [[f"{one['letters']:,}", one["component"], _span(one["txids"]), one["cause"], one["frame"]]
+                 for one in causes]  # fmt: skip
+        stdout().print(grid(titles, cells, right=("letters",)))
+        stdout().print()
     titles = ("txid", "where", "record", "error", "at")
     cells = [
         [
@@ -118,6 +126,30 @@ def dead_letters(
     stdout().print(grid(titles, cells, right=("txid",)))
     more = f"; {limit} shown, --limit shows more, --json all" if limit < len(rows) else ""
     stderr().print(f"{len(rows):,} dead letters{more}", style="dim")
+
+
+def _causes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Group dead letters by component and cause, most frequent first; of errors that differ in values, the first."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        alike = _VALUE.sub("", row["message"].partition(", got ")[0])
+        first = {"component": row["component"], "cause": f"{row['type']}: {row['message']}", "frame": row["frame"]}
+        one = found.setdefault(
+            (row["component"], row["type"], row["frame"], alike),
+            {"letters": 0, **first, "txids": [row["_txid"], row["_txid"]]},
+        )
+        one["letters"] += 1
+        one["txids"] = [min(one["txids"][0], row["_txid"]), max(one["txids"][1], row["_txid"])]
+    return sorted(found.values(), key=lambda one: -one["letters"])
+
+
+_VALUE = re.compile(r"\d+(\.\d+)?")
+"""What differs between messages of one cause."""
+
+
+def _span(txids: Sequence[int]) -> str:
+    first, last = txids
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
 def _letter(row: dict[str, Any]) -> dict[str, Any]:

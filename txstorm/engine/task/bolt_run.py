@@ -35,6 +35,12 @@ class Arrival:
         return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
 
 
+def takes_only_batches(bolt: BasicBolt | BatchBolt) -> bool:
+    """Return whether `bolt` gets record batches even if conversion to Arrow columns changes values of its input."""
+    base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
+    return takes_batches(bolt) and type(bolt).execute is base.execute
+
+
 class BoltRun:
     """Run of one bolt object on one batch: the constructor calls `prepare`; then call `execute` and `finish`."""
 
@@ -47,8 +53,7 @@ class BoltRun:
         self._at = at or At()
         self._seen = 0
         self._batches = takes_batches(bolt)
-        base = BasicBolt if isinstance(bolt, BasicBolt) else BatchBolt
-        self._tuples = not self._batches or type(bolt).execute is not base.execute
+        self._tuples = not takes_only_batches(bolt)
         if isinstance(bolt, BasicBolt):
             bolt.prepare(context)
         else:

@@ -134,7 +134,7 @@ class OutputCollector:
             self._refuse(stream, None, direct=False)
         else:
             self._flush(stream)
-            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}"):
+            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", self.refuse):
                 self._add(stream, piece)
 
     def report_error(self, error: BaseException) -> None:

@@ -69,6 +69,7 @@ class CommitRun(PhaseRun):
     def _sort_in(self, cargo: Cargo) -> None:
         edge = self.program.edges[cargo.edge]
         if edge.target in self._elsewhere:
+            self.count_received(edge, cargo.data["rows"] if cargo.batch is None else cargo.batch.num_rows)
             return
         batch = cargo.batch
         if cargo.kind is Kind.SPILLED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -52,6 +52,7 @@ class PhaseRun(ABC):
         diversion: diverts failures to dead letters; None if any failure fails the attempt.
         arrivals: (component, task) → its input so far.
         counts: component → number of tuples it emitted.
+        received: component → number of tuples that it received.
         reported: errors that components reported without failing the attempt.
         timers: times, in UTC microseconds, at which committers want to be called.
         windows: (component, task) → what a task with windows has last reported.
@@ -66,6 +67,7 @@ class PhaseRun(ABC):
         self.diversion = DeadLetterRun(txid_input.divert) if txid_input.divert else None
         self.arrivals: dict[tuple[str, int], list[Arrival]] = defaultdict(list)
         self.counts: dict[str, int] = {}
+        self.received: Counter[str] = Counter()
         self.reported: list[str] = []
         self.timers: list[int] = []
         self.windows: dict[tuple[str, int], WindowProgress] = {}
@@ -77,6 +79,14 @@ class PhaseRun(ABC):
     def arrive(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
         """Add rows to the input of a task of this phase."""
         self.arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, source, batch))
+        self.count_received(edge, batch.num_rows)
+
+    def count_received(self, edge: Edge, rows: int) -> None:
+        """Count rows that a component has received, but not those from its own map-side stages."""
+        components = self.program.components
+        name = components[edge.target].name
+        if components[edge.source].name != name:
+            self.received[name] += rows
 
 
 class ComponentRun:

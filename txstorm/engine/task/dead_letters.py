@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.engine.arrow import rows_of_batch
+from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
-from txstorm.engine.task.bolt_run import Arrival, BoltRun
+from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
 from txstorm.engine.task.error_rows import RAISED, kind_of
-from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, TABLE_SCHEMA, TUPLE
+from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
+from txstorm.typed import misfit_behind, misfits
 
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
@@ -49,7 +52,7 @@ class Letters:
         self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
-        cause = (error.kind, error.type, error.message, error.frame)
+        cause = (error.kind, error.type, error.message, error.frame, error.column)
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
@@ -59,21 +62,25 @@ class Letters:
     def take(self) -> pa.RecordBatch:
         """Return all dead letters, in the order in which they were added, and clear the collector."""
         rows, self._rows = self._rows, []
-        columns = zip(*rows, strict=True) if rows else [()] * len(SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+        columns = zip(*rows, strict=True) if rows else [()] * len(SENT_SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SENT_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SENT_SCHEMA)
 
 
-def letters_table(batches: Iterable[pa.RecordBatch], attempt: TransactionAttempt, stamp: int) -> pa.Table:
-    """Build the dead-letter rows of one txid, in an order that does not depend on which task reported first."""
-    found = pa.Table.from_batches(list(batches), SCHEMA)
+def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return the dead letters of one txid, in an order that does not depend on which task reported first."""
+    found = pa.Table.from_batches(list(batches), SENT_SCHEMA)
     order = sorted(range(found.num_rows), key=_order(found))
-    found = found.take(pa.array(order, pa.int64()))
+    return found.take(pa.array(order, pa.int64()))
+
+
+def letters_table(found: pa.Table, attempt: TransactionAttempt, stamp: int) -> pa.Table:
+    """Return the dead letters of one txid as they are stored."""
     more = (
         pa.repeat(pa.scalar(value, TABLE_SCHEMA.field(name).type), found.num_rows)
         for name, value in (("attempt", attempt.attempt_id), ("stamp", stamp))
     )
-    return pa.table([*found.columns, *more], schema=TABLE_SCHEMA)
+    return pa.table([*found.select(SCHEMA.names).columns, *more], schema=TABLE_SCHEMA)
 
 
 def _order(found: pa.Table) -> Any:
@@ -88,6 +95,44 @@ def _texts(batch: pa.RecordBatch) -> Iterable[str]:
     for values in rows_of_batch(batch):
         fields = (f"{json.dumps(name)}:{text_of(value, name)}" for name, value in zip(names, values, strict=True))
         yield "{" + ",".join(fields) + "}"
+
+
+def _is_ready_made(bolt: BasicBolt | BatchBolt) -> bool:
+    """Return whether `finish_batch` is the framework's."""
+    finish = getattr(type(bolt), "finish_batch", BatchBolt.finish_batch)
+    return finish is not BatchBolt.finish_batch and finish.__module__.startswith("txstorm.")
+
+
+def _can_run_on_parts(bolt: BasicBolt | BatchBolt) -> bool:
+    """Return whether `bolt` is ready-made and calls no user's bolt, so that it may run any number of times."""
+    return _is_ready_made(bolt) and not hasattr(bolt, "bolt")
+
+
+def _of_one_type(arrival: Arrival) -> list[Arrival]:
+    """Return the rows in parts in each of which all values of a field have one type, so that none is converted."""
+    batch = arrival.batch
+    tagged = [column_values(batch, at) for at in range(batch.num_columns) if is_tagged_column(batch, at)]
+    parts, first, shapes = [], 0, [_NONE] * len(tagged)
+    for row, values in enumerate(zip(*tagged, strict=True)):
+        found = [_shape(value) for value in values]
+        if any(_NONE not in pair and pair[0] != pair[1] for pair in zip(shapes, found, strict=True)):
+            parts.append(arrival.part(first, row - first))
+            first, shapes = row, found
+        else:
+            shapes = [old if new == _NONE else new for old, new in zip(shapes, found, strict=True)]
+    return [*parts, arrival.part(first, batch.num_rows - first)]
+
+
+_NONE = "NoneType"
+
+
+def _shape(value: Any) -> str:
+    """Return the type of a value, with those of the values in it, as text."""
+    if isinstance(value, list | tuple):
+        return f"list of {sorted(set(map(_shape, value)))}"
+    if isinstance(value, dict):
+        return f"dict of {[(name, _shape(one)) for name, one in value.items()]}"
+    return type(value).__name__
 
 
 class DeadLetterRun:
@@ -113,11 +158,15 @@ class DeadLetterRun:
         """Run `component` on the rows of `arrivals` that it can handle; the others become dead letters.
 
         If `execute` raises for a tuple, the component is restarted without it, so that no trace of that call remains:
-        neither its emissions nor its effects on the bolt. If `prepare`, `finish_batch` or the emissions of a task
-        raise, all of its input is omitted, and None is returned; of a `PartialCommitter`, only the part that raises.
+        neither its emissions nor its effects on the bolt. If the `finish_batch` of a ready-made bolt raises, the rows
+        at fault are found: by the declared types, else by runs on parts of the input; without any that is left, it
+        runs as a task that has received nothing. If `prepare` or `finish_batch` of a user's bolt raises, all of its
+        input is omitted, and None is returned; of a `PartialCommitter`, only the part that raises.
         """
         before = len(self.letters)
         skipped: set[str] = set()
+        if takes_only_batches(component.spec.fresh()):
+            arrivals = [part for arrival in arrivals for part in _of_one_type(arrival)]
         while True:
             bolt = component.spec.fresh()
             caught: list[tuple[int, BaseException]] = []
@@ -126,11 +175,11 @@ class DeadLetterRun:
             if isinstance(bolt, PartialCommitter):
                 bolt.skipped = frozenset(skipped)
             try:
-                run = component.begin(bolt)
+                run = self._begin(component, bolt)
                 bad = [self._execute(component, run, arrival) for arrival in arrivals]
                 if not any(bad):
-                    before = len(self.letters)
                     return component.finish(run)
+                self.letters.cut(before)
             except RAISED as error:
                 component.undo()
                 self.letters.cut(before)
@@ -141,14 +190,24 @@ class DeadLetterRun:
                     self.letters.add_record(row, record)
                     before = len(self.letters)
                     continue
-                if not caught:
+                if not _is_ready_made(bolt) or not arrivals:
                     for arrival in arrivals:
                         self.letters.add_rows(row, arrival)
                     return None
-                bad = self._by_arrival(component, arrivals, caught)
+                if caught:
+                    bad = self._by_arrival(component, arrivals, caught)
+                else:
+                    bad = self._found(component, bolt, arrivals, error) or [
+                        dict.fromkeys(range(arrival.batch.num_rows), row) for arrival in arrivals
+                    ]
             kept = [self._without(arrival, rows) for arrival, rows in zip(arrivals, bad, strict=True)]
             arrivals = [arrival for arrival in kept if arrival.batch.num_rows]
             before = len(self.letters)
+
+    def _begin(self, component: ComponentRun, bolt: BasicBolt | BatchBolt) -> BoltRun:
+        collector = component.collector()
+        collector.divert = self.records(component)
+        return component.begin(bolt, collector)
 
     def records(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
         """Return the callback that turns a record of a spout, or a result of a committer, into a dead letter."""
@@ -176,6 +235,9 @@ class DeadLetterRun:
     def _execute(self, component: ComponentRun, run: BoltRun, arrival: Arrival) -> Bad:
         """Find the rows of `arrival` that `run` cannot handle; if there are any, the run itself must be discarded."""
         if not run.by_tuple(arrival):
+            if _can_run_on_parts(run.bolt):
+                run.execute_rows(arrival)
+                return {}
             return self._rows(component, run, arrival, 0, arrival.batch.num_rows)
         bad: Bad = {}
         for row, one in enumerate(run.tuples(arrival)):
@@ -201,6 +263,84 @@ class DeadLetterRun:
             **self._rows(component, run, arrival, first + half, count - half),
         }
         return bad or dict.fromkeys(range(first, first + count), row)
+
+    def _found(
+        self, component: ComponentRun, bolt: BasicBolt | BatchBolt, arrivals: Sequence[Arrival], error: BaseException
+    ) -> list[Bad] | None:
+        """Find the rows at fault for an `error` of a ready-made bolt; None if it is another one, or none is at fault.
+
+        Declared types decide, record by record. If all rows fit, the bolt runs on parts of its input: first by
+        themselves, then each together with all before it that can be handled.
+        """
+        if (found := self._misfits(component, arrivals, error)) or not _can_run_on_parts(bolt):
+            return found
+        everything = [(at, row) for at, arrival in enumerate(arrivals) for row in range(arrival.batch.num_rows)]
+        bad: list[Bad] = [{} for _ in arrivals]
+        known: list[Bad] | None = None  # the rows that do not fit a declared type
+
+        def failure(rows: Sequence[tuple[int, int]]) -> ErrorRow | None:
+            nonlocal known
+            chosen: dict[int, list[int]] = {}
+            for at, row in rows:
+                chosen.setdefault(at, []).append(row)
+            raised = self._trial(component, [arrivals[at].taken(some) for at, some in chosen.items()])
+            if raised is None:
+                return None
+            known = self._misfits(component, arrivals, raised)
+            return self._row(component, raised)
+
+        def sift(rows: list[tuple[int, int]], kept: list[tuple[int, int]] | None) -> None:
+            """Sort out the rows that cannot be handled, by themselves or together with those that are `kept`."""
+            if known is not None or not rows:
+                return
+            row = failure(rows if kept is None else [*kept, *rows])
+            if row is None:
+                if kept is not None:
+                    kept += rows
+            elif len(rows) == 1:
+                bad[rows[0][0]][rows[0][1]] = row
+            else:
+                sift(rows[: len(rows) // 2], kept)
+                sift(rows[len(rows) // 2 :], kept)
+
+        if failure([]) is not None:
+            return None
+        sift(everything, None)
+        rest = [(at, row) for at, row in everything if row not in bad[at]]
+        sift(rest, [])
+        return known or (bad if any(bad) else None)
+
+    def _trial(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> BaseException | None:
+        """Return why the component cannot handle `arrivals`, None if it can; no trace of the run remains."""
+        length = len(self.letters)
+        try:
+            run = self._begin(component, component.spec.fresh())
+            run.execute(arrivals)
+            component.finish(run)
+        except RAISED as error:
+            return error
+        finally:
+            component.undo()
+            self.letters.cut(length)
+        return None
+
+    def _misfits(self, component: ComponentRun, arrivals: Sequence[Arrival], error: BaseException) -> list[Bad] | None:
+        """Find the rows that do not fit the declared type because of which `error` was raised; None if there are none.
+
+        None too if it was raised for another reason.
+        """
+        fault = misfit_behind(error)
+        if fault is None or fault.column is None or fault.kind is None:
+            return None
+        row, found = self._row(component, error), list[Bad]()
+        for arrival in arrivals:
+            names = arrival.batch.schema.names
+            at = names.index(fault.column) if fault.column in names else None
+            tagged = at is not None and is_tagged_column(arrival.batch, at)
+            values = [] if at is None else column_values(arrival.batch, at) if tagged else arrival.batch.column(at)
+            why = misfits(values, fault.kind)
+            found.append({n: replace(row, message=f"field {fault.column!r}: {one}") for n, one in why.items()})
+        return found if any(found) else None
 
     def _by_arrival(
         self, component: ComponentRun, arrivals: Sequence[Arrival], caught: Sequence[tuple[int, BaseException]]

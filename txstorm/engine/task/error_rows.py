@@ -6,7 +6,7 @@ import traceback
 
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
-from txstorm.typed import shown
+from txstorm.typed import misfit_behind, shown
 from txstorm.user_code import line_of
 
 RAISED = (Exception, SystemExit)
@@ -48,6 +48,7 @@ def error_row(
         given: the tuple or rows for which it was raised.
         trace: whether to include the traceback, which is the slowest part to format.
     """
+    misfit = misfit_behind(error)
     return ErrorRow(
         component=component,
         task=task,
@@ -58,6 +59,7 @@ def error_row(
         traceback="".join(traceback.format_exception(error)) if trace else "",
         level=level,
         input=given,
+        column=None if misfit is None else misfit.column,
     )
 
 

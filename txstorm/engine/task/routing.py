@@ -44,10 +44,10 @@ def _column_hashes(batch: pa.RecordBatch, index: int) -> keys.Hashes:
 def _value_hash(value: Any) -> int:
     try:
         return keys.hash_value(value)
-    except StateError:
+    except (StateError, UnicodeEncodeError):
         pass  # values that cannot be part of a key are hashed as the text in which they are sent
     plain = _plain(value)
-    with suppress(StateError):
+    with suppress(StateError, UnicodeEncodeError):
         return keys.hash_value(plain)
     return keys.hash_value(_text(plain))
 

@@ -239,6 +239,7 @@ class TxidRun(PhaseRun):
                 yield replace(letters, batch=piece)
         data = {
             "counts": self.counts,
+            "received": dict(self.received),
             "digests": self.digests,
             "parts": self.parts,
             "reported": self.reported,

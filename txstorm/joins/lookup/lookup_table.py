@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.api.state import arrow_type
 from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
 from txstorm.keys import Hashes, hash_rows
 from txstorm.row_order import Numbers
+from txstorm.typed import Misfit, python_type
 from txstorm.windows.aggregates.groups import whole
 
 CACHE_BYTES = 1 << 30
@@ -40,6 +42,11 @@ def kind_of(column: pa.DataType) -> str | None:
     """Return the kind of values that a column has, in words, as far as they can be keys; None if they cannot."""
     inner = column.value_type if pa.types.is_dictionary(column) else column
     return next((words for words, fits in _KINDS.items() if fits(inner)), None)
+
+
+def _widest(column: pa.DataType) -> pa.DataType:
+    """Return the type that holds all values of the kind of a column."""
+    return arrow_type(python_type(column)) or column
 
 
 class Content(NamedTuple):
@@ -115,7 +122,7 @@ class LookupTable:
                     f"field {name!r} has values of type {column.type}, but column {own!r}, with which it is joined, "
                     f"has {self.rows.schema.field(own).type}, so none can be equal; convert one of them"
                 )
-                raise InputError(msg)
+                raise InputError(msg) from Misfit(msg).of(name, _widest(self.rows.schema.field(own).type))
         if none.all():
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = hash_rows(keys, number)

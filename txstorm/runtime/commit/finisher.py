@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -19,11 +19,11 @@ from txstorm.books.books import Books
 from txstorm.books.records import Identity
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.gc_pause import seldom_collected
-from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
+from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.program import Program
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitFailed, CommitRun, warm_up
-from txstorm.engine.task.dead_letters import Letters, letters_table
+from txstorm.engine.task.dead_letters import Letters, letters_in_order, letters_table
 from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import TxstormError
 from txstorm.lanes import THREADS, Lanes
@@ -31,12 +31,11 @@ from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
 from txstorm.runtime.commit.turn import CommitTurn
-from txstorm.runtime.failures import LetterLimit, letters_command
+from txstorm.runtime.failures import LetterLimit, letters_command, letters_text, tallies
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
-from txstorm.storage.rows.dead_letters import TUPLE
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
 log = logging.getLogger("txstorm.commit")
@@ -108,14 +107,14 @@ class FinishOptions:
 
     Attributes:
         ahead: whether committers may finish a group while the previous one is still undecided.
-        letter_limit: maximum number of dead letters of the run.
+        letter_limit: the limit on dead letters of the run; None if failures do not become dead letters.
         observe: called with everything that a task of the commit phase emitted.
         lanes: give the clock, and the locks of turns.
         run: makes the commit phase of an attempt.
     """
 
     ahead: bool = False
-    letter_limit: LetterLimit = field(default_factory=lambda: LetterLimit(None))
+    letter_limit: LetterLimit | None = None
     observe: Observe | None = None
     lanes: Lanes = THREADS
     run: MakeRun = CommitRun
@@ -246,7 +245,7 @@ class GroupFinisher:
         the remaining txids in a later group.
         """
         group = self._large.together(group)
-        if self.letter_limit.limit is not None:
+        if self.letter_limit is not None:
             self.letter_limit.settled(group[0].attempt.txid - 1)
         turn = self.turn = self._ahead.take(group) or CommitTurn(
             self._store.group(group[0].attempt.txid), GroupOutcome(), self._lanes
@@ -316,10 +315,13 @@ class GroupFinisher:
             run.run()
         finally:
             turn.leave()
-        letters = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
+        found = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
         counts = {**ready.processed.counts, **run.counts, **job.counts}
-        if self.letter_limit.limit is not None:
-            self._limit_letters(ready.attempt, letters, counts.get(self._program.spout, 0))
+        if self.letter_limit is not None:
+            spout = self._program.spout
+            received = ready.processed.received + run.received
+            self._limit_letters(ready.attempt, found, {**received, spout: counts.get(spout, 0)})
+        letters = None if found is None else letters_table(found, ready.attempt, ready.txid_input.stamp)
         try:
             for component, files in job.staged.items():
                 tables.take_over(component, txid, files)
@@ -333,20 +335,20 @@ class GroupFinisher:
         reported = (*ready.processed.reported, *job.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0, run.timers, run.windows)
 
-    def _limit_letters(self, attempt: TransactionAttempt, letters: pa.Table | None, emitted: int) -> None:
-        """Raise `CommitFailed` if the dead letters of the run, including those of `attempt`, exceed the limit."""
-        rows = [] if letters is None else letters.select(["what", "component", "type", "message"]).to_pylist()
-        unread = sum(row["what"] != TUPLE for row in rows)  # input that the spout did not emit
-        excess = self.letter_limit.add(attempt.txid, len(rows), emitted + unread)
-        if excess is not None:
-            first = f"{rows[0]['component']}: {rows[0]['type']}: {rows[0]['message']}"
+    def _limit_letters(self, attempt: TransactionAttempt, found: pa.Table | None, received: Mapping[str, int]) -> None:
+        """Raise `CommitFailed` if the run must end before `attempt` because of its dead letters."""
+        assert self.letter_limit is not None
+        rows = [] if found is None else found.select(["what", "component", "type", "message", "column"]).to_pylist()
+        row = self.letter_limit.add(attempt.txid, tallies(received, rows))
+        if row is not None:
+            first = [f"{one['component']}: {one['type']}: {one['message']}" for one in rows[:1]]
             more = f", and {len(rows) - 1:,} more" if len(rows) > 1 else ""
             message = (
-                f"txid {attempt.txid} is not committed: with it the dead letters are {excess}; what is before it is "
-                f"committed. Left out of it would be: {first}{more}. Mend the source or the code, or raise the limit, "
-                f"and start again; earlier ones: {letters_command(self._store.data_dir)}"
+                f"txid {attempt.txid} is not committed: with it {letters_text(row)}; what is before it is "
+                f"committed. Left out of it would be: {''.join(first) or 'nothing'}{more}. Mend the source or the "
+                f"code, or raise the limit, and start again; earlier ones: {letters_command(self._store.data_dir)}"
             )
-            raise CommitFailed(ErrorRow("dead letters", 0, LIMIT, "TooManyDeadLetters", message, "", ""))
+            raise CommitFailed(replace(row, message=message))
 
     def _run(
         self,
@@ -392,7 +394,7 @@ def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout:
     if SOURCE in ready.txid_input.divert and ready.failure is not None:
         whole.add_metadata(ready.failure, spout, None, ready.extents)
     batches = [whole.take(), *ready.processed.diverted, *committing]
-    return letters_table(batches, ready.attempt, ready.txid_input.stamp)
+    return letters_in_order(batches)
 
 
 def _record(done: CommittedTxid) -> TxidRecord:

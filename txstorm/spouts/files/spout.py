@@ -165,6 +165,13 @@ class FileSpout(TransactionalSpout):
         except SpoutError as error:
             raise SpoutError(f"{error}; the spout was created at {self._line}" if self._line else str(error)) from None
 
+    def known_types(self) -> Mapping[str, Any]:
+        """Return the types of the fields, except those of JSON-lines; raise `SpoutError` if that cannot be read."""
+        found = self._format()
+        if self._options.format == "parquet":
+            return {one.name: one.type for one in found.schema}  # type: ignore[attr-defined]
+        return {} if self._options.format == "jsonl" else {**dict.fromkeys(found.fields, str), **self._options.types}
+
     def _format(self) -> Format:
         # Cached, and shipped with the spout, so that driver and workers agree on the fields.
         if self._opened is None:

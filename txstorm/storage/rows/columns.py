@@ -77,7 +77,7 @@ class Column:
         for position, value in enumerate(values):
             fault = misfit(self.field.type, value)
             if fault:
-                raise self._error(label(position), fault)
+                raise self._error(label(position), fault) from self._misfit(fault)
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]
         array = self._fitting(plain, label)
         return python_values(array), array
@@ -98,21 +98,24 @@ class Column:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         actual = python_type(kind)
         fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
-        if not fits(kind, self.field.type):
+        if not fits(kind, self.field.type) and column.null_count < len(column):
             float_key = "key" in self.role and actual is float
             declare = "" if float_key else f", or declare it with that type: {{{self.name!r}: {actual.__name__}}}"
-            raise self._error(where, f"{fault}; cast the column{declare}")
+            raise self._error(where, f"{fault}; cast the column{declare}") from self._misfit(fault)
         try:
             return converted(column, self.field.type)
         except Misfit as cause:
-            raise self._error(where, str(cause)) from None
+            raise self._error(where, str(cause)) from cause.of(self.name, self.field.type)
 
     def _fitting(self, values: Sequence[Any], label: Label) -> pa.Array:
         try:
             return fitting(values, self.field.type)
         except Misfit as fault:
             where = "all rows together" if fault.row is None else label(fault.row)
-            raise self._error(where, str(fault)) from None
+            raise self._error(where, str(fault)) from fault.of(self.name, self.field.type)
+
+    def _misfit(self, fault: str) -> Misfit:
+        return Misfit(fault).of(self.name, self.field.type)
 
     def _error(self, row: str, fault: str) -> StateError:
         return StateError(f"{self.owner}, {self.role} {self.name!r}, {row}: {fault}")

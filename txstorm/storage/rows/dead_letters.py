@@ -24,4 +24,7 @@ SCHEMA = pa.schema(
 )
 """Schema of dead letters as created by tasks: component, failed tuple or record, and error; see docs/formats.md."""
 
+SENT_SCHEMA = pa.schema([*SCHEMA, ("column", pa.string())])
+"""Schema of dead letters on their way to the driver: also the column whose declared type a value does not fit."""
+
 TABLE_SCHEMA = pa.schema([*SCHEMA, ("attempt", pa.int64()), ("stamp", pa.timestamp("us", tz="UTC"))])

@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Self
 
+import pyarrow as pa
+
 from txstorm.api.assembly import Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.errors import InputError
+from txstorm.typed import fits, python_type
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
@@ -44,8 +47,9 @@ class WindowAggregate(WindowedBolt):
             the stream ``retractions`` first.
         **aggregates: output field → ``"count"``, ``(field, way)`` with the ways ``sum``, ``min``, ``max``, ``mean``,
             ``first`` and ``last``, or ``(field, "argmax", other)``: the field of the tuple with the greatest `other`,
-            of several the first. A field is a name, or a mapping name → type; the types default to int, for ``mean``
-            and `other` to float. Values of None are ignored, but by ``count``, ``first`` and ``last``.
+            of several the first. A field is a name, or a mapping name → type. The types of ``min``, ``max``, ``first``
+            and ``last`` default to those of the input where these are known; others, and unknown ones, to int, for
+            ``mean`` and `other` to float. Values of None are ignored, but by ``count``, ``first`` and ``last``.
 
     Raises:
         InputError: an argument is wrong.
@@ -88,7 +92,8 @@ class WindowAggregate(WindowedBolt):
         """Return the committer that aggregates."""
         options = self.options
         inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
-        faults = _faults(self, site)
+        cells = self.cells.with_types(_known_types(site))
+        faults = [*_faults(self, site), *_type_faults(cells, site)]
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
             form = _PLACEHOLDER
@@ -108,7 +113,7 @@ class WindowAggregate(WindowedBolt):
         )
         plan = AggregatePlan(
             windows,
-            self.cells,
+            cells,
             self.table,
             self.lateness,
             by,
@@ -170,6 +175,23 @@ def _field_faults(bolt: WindowAggregate, site: Site) -> list[str]:
                 if name and name not in one.fields
             ]
     return faults
+
+
+def _known_types(site: Site) -> dict[str, pa.DataType]:
+    """Return the types of the fields that have the same known type in all inputs."""
+    types = [one.types for one in site.inputs]
+    return {name: kind for name, kind in (types or [{}])[0].items() if all(one.get(name) == kind for one in types)}
+
+
+def _type_faults(cells: Cells, site: Site) -> list[str]:
+    """Return a fault for each field whose known type in an input does not fit that of the aggregate."""
+    return [
+        f"field {field.name!r} of {one.component!r} has the type {one.types[field.name]}, but is taken as "
+        f"{field.kind}; declare it: {{{field.name!r}: {python_type(one.types[field.name]).__name__}}}"
+        for field in dict.fromkeys(cells.fields)
+        for one in site.inputs
+        if field.name in one.types and not fits(one.types[field.name], field.kind)
+    ]
 
 
 def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:

@@ -111,7 +111,7 @@ class AggregateCommitter(BatchBolt, Committer):
         if plan.before_shuffle:
             names = [(one.component, one.stream) for one in plan.windows.inputs]
             return PartialAggregates(plan, names.index((source, stream)))
-        return NewestTimes(plan.windows, source, stream)
+        return NewestTimes(plan.windows, source, stream, (plan.check,))
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

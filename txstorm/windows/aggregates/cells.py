@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from txstorm.api.names import field_fault
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
-from txstorm.typed import Misfit, converted, fits, python_type
+from txstorm.typed import Misfit, column_of, converted, python_type
 from txstorm.windows.aggregates.groups import Groups, Numbers, Rest, integers, numbered, ranked, taken, whole
 
 COUNT = "count"
 OF_ONE_FIELD = ("sum", "min", "max", "mean", "first", "last")
+OF_SINGLE_VALUES = ("min", "max", "first", "last")
+"""Ways whose result is one of the values."""
 WAYS = (COUNT, *OF_ONE_FIELD, "argmax")
 TUPLES = "window_tuples"
 """The cell with the number of tuples, which every partial aggregate has; 0: it has just a part of a sum."""
@@ -29,10 +31,15 @@ _EXACT_FLOATS = float(1 << 53)
 
 @dataclass(frozen=True)
 class Field:
-    """A field that is aggregated, with the declared type of its values."""
+    """A field that is aggregated, with the type of its values.
+
+    Attributes:
+        declared: whether the type is declared, and not the default.
+    """
 
     name: str
     kind: pa.DataType
+    declared: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,18 @@ class Cells:
         for one in self.aggregates:
             yield from (field for field in (one.field, one.by) if field is not None)
 
+    def with_types(self, known: Mapping[str, pa.DataType]) -> Cells:
+        """Return the cells with the types of fields that are `known`, where they are a default of a single value."""
+
+        def typed(one: Aggregate) -> Aggregate:
+            kind = None if one.field is None or one.field.declared else known.get(one.field.name)
+            ways = ("first", "last") if kind is not None and pa.types.is_nested(kind) else OF_SINGLE_VALUES
+            if one.field is None or kind is None or one.way not in ways:
+                return one
+            return replace(one, field=replace(one.field, kind=arrow_type(python_type(kind)) or kind))
+
+        return replace(self, aggregates=tuple(map(typed, self.aggregates)))
+
     def of_batch(self, batch: Any, times: Numbers, where: str) -> tuple[pa.Table, Numbers]:
         """Return the partial aggregates of single tuples, and the tuple of each row; see `combined`.
 
@@ -201,12 +220,13 @@ class Cells:
         made = {TUPLES: pa.array(np.ones(len(times), np.int64))}
         rest: dict[str, Rest] = {}
         for one in self.aggregates:
-            read = {field.name: self._typed(batch, field, where) for field in (one.field, one.by) if field is not None}
+            fields = (field for field in (one.field, one.by) if field is not None)
+            read = {field.name: typed(batch.column(field.name), field, where) for field in fields}
             made.update(one.of_rows(read, times))
             if one.field is not None:
                 rest.update(one.rest_of_rows(read[one.field.name]))
         cells, of_row = self._with_rest(made, rest)
-        keys = {one.name: self._typed(batch, one, where) for one in self.keys}
+        keys = {one.name: typed(batch.column(one.name), one, where) for one in self.keys}
         if len(of_row) > len(times):
             keys = {name: column.take(pa.array(of_row)) for name, column in keys.items()}
         return pa.table({**keys, **cells}), of_row
@@ -279,21 +299,19 @@ class Cells:
         columns = {**extra, **self.columns}
         return pa.table({name: pa.array([], kind) for name, kind in columns.items()})
 
-    def _typed(self, batch: Any, field: Field, where: str) -> pa.Array:
-        column = whole(batch.column(field.name))
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if not fits(column.type, field.kind):
+
+def typed(values: Any, field: Field, where: str) -> pa.Array:
+    """Return values of a field, a column or a list, with its type; raise `ValueError` for one that does not fit."""
+    try:
+        return column_of(values, field.kind) if isinstance(values, list) else converted(whole(values), field.kind)
+    except Misfit as error:
+        msg = f"{where}: a value of field {field.name!r} does not fit its type: {error}"
+        if error.row is None and not isinstance(values, list):
             msg = (
-                f"{where}: field {field.name!r} has values of type {column.type}, but WindowAggregate takes it as "
-                f"{field.kind}; give its type with the field, such as {{{field.name!r}: {_python(column.type)}}}"
+                f"{where}: field {field.name!r} has values of type {values.type}, but WindowAggregate takes it as "
+                f"{field.kind}; give its type with the field, such as {{{field.name!r}: {_python(values.type)}}}"
             )
-            raise ValueError(msg)
-        try:
-            return converted(column, field.kind)
-        except Misfit as error:
-            msg = f"{where}: a value of field {field.name!r} does not fit its type: {error}"
-            raise ValueError(msg) from None
+        raise ValueError(msg) from error.of(field.name, field.kind)
 
 
 _NUMBERS = (int, float, Decimal)
@@ -358,6 +376,7 @@ def _field(name: str, given: Any, kind: type) -> Field:
 
 
 def _fields(what: str, given: Any, kind: type) -> tuple[Field, ...]:
+    declared = isinstance(given, Mapping)
     if isinstance(given, str):
         given = {given: kind}
     elif isinstance(given, Sequence) and all(isinstance(one, str) for one in given):
@@ -369,12 +388,12 @@ def _fields(what: str, given: Any, kind: type) -> tuple[Field, ...]:
         msg = f"WindowAggregate: {what}: expected a field, several fields, or {{field: type}}, got {given!r}"
         raise InputError(msg)
     made = []
-    for name, declared in given.items():
-        arrow = arrow_type(declared)
+    for name, one in given.items():
+        arrow = arrow_type(one)
         fault = field_fault(f"WindowAggregate, {what}", name)
         if fault is None and arrow is None:
-            fault = f"WindowAggregate: {what}: field {name!r} has the unknown type {declared!r}; use str, int, float, …"
+            fault = f"WindowAggregate: {what}: field {name!r} has the unknown type {one!r}; use str, int, float, …"
         if fault is not None or arrow is None:
             raise InputError(fault)
-        made.append(Field(name, arrow))
+        made.append(Field(name, arrow, declared))
     return tuple(made)

@@ -17,7 +17,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, tasks_of
 from txstorm.tagged import text_of
-from txstorm.windows.aggregates.cells import TUPLES, Cells
+from txstorm.windows.aggregates.cells import TUPLES, Cells, typed
 from txstorm.windows.aggregates.groups import Numbers, integers, whole
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions
@@ -108,6 +108,16 @@ class AggregatePlan:
         else:
             places = {PANE: self.panes.of(times)}
         return pa.table({**{name: pa.array(of[of_row]) for name, of in places.items()}, **_columns(made)}, self.schema)
+
+    def check(self, chunk: Chunk) -> None:
+        """Raise `ValueError` for a tuple with a value that does not fit its type."""
+        one, where = self.windows.inputs[chunk.number], f"{self.windows.id}, a tuple"
+        for field in self.cells.fields:
+            at = one.fields.index(field.name)
+            if isinstance(chunk.values, list):
+                typed([row[at] for row in chunk.values], field, where)
+            else:
+                typed(chunk.values.column(at), field, where)
 
     def aggregated(self, chunk: Chunk, rows: pa.Table) -> pa.RecordBatch:
         """Return tuples as the test driver finds late ones among them; `rows`: their partial aggregates."""

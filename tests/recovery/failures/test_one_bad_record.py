@@ -1,0 +1,283 @@
+"""Dead letters of every ready-made component: n good records and one bad one give n results and one letter."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter as Bag
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from seeded import seeded
+
+from txstorm import Count, Duration, StatefulBolt, TransactionalTopologyBuilder
+from txstorm.bolts import (
+    CountBy,
+    CountByKey,
+    Distinct,
+    Filter,
+    FlatMap,
+    Identity,
+    Map,
+    MapBatches,
+    SplitWords,
+    SumByKey,
+)
+from txstorm.joins import (
+    DataDelaySync,
+    Deduplicator,
+    IntervalJoin,
+    JoinBolt,
+    LookupJoin,
+    MemoryStore,
+    Side,
+    StoreFeed,
+    StoreJoin,
+)
+from txstorm.results.views import DeadLettersView
+from txstorm.sinks import DeltaSink
+from txstorm.stateful import StatefulWindowedBolt
+from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.windows import TopPerWindow, WindowAggregate, WindowedBolt
+
+FIELDS = ("id", "key", "n", "at")
+STRANGE: dict[type, list[Any]] = {
+    int: ["x", 1.5, 2**70, [1], {"a": 1}, b"x", True, Decimal("1e30"), Decimal("1.5"), date(2026, 1, 1), (1, "x")],
+    str: [1, 1.5, [1], {"a": "x"}, b"x", True, datetime(2026, 1, 1, tzinfo=UTC), (1, "x")],
+    float: ["x", [1.5], b"x", True, Decimal("1.5"), date(2026, 1, 1)],
+}
+LISTS = [[1], ["x", 2], {"a": 1}]
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
+
+
+class Case(NamedTuple):
+    """A component with what it reads: how it is declared, and what its fields must not be."""
+
+    make: Callable[[TransactionalTopologyBuilder, Path, int], None]
+    bad: dict[str, list[Any]]
+    emits: bool = True
+    table: str | None = None
+
+
+def bolt(
+    made: Callable[[], Any], bad: dict[str, list[Any]], by: str | None = "key", *, keep: Any = None, **table: str
+) -> Case:
+    """Return a case of a bolt that reads the stream s, by a field or distributed; `keep`: the columns of a sink."""
+
+    def make(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+        declarer = builder.set_bolt("made", made(), tasks)
+        if by is None:
+            declarer.shuffle_grouping("feed", "s")
+        else:
+            declarer.fields_grouping("feed", "s", [by])
+        if keep is not None:
+            builder.set_bolt("keep", DeltaSink("kept", keep), tasks).shuffle_grouping("made")
+
+    return Case(make, bad, not table and keep is None, table.get("table") or (None if keep is None else "kept"))
+
+
+INTS, TEXTS = {"n": STRANGE[int]}, {"key": STRANGE[str]}
+COLUMNS = {"id": str, "key": str, "n": int}
+
+
+def lookup(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+    if not (place / "users").exists():
+        write_deltalake(place / "users", pa.table({"n": list(range(9)), "name": [f"u{n}" for n in range(9)]}))
+    join = LookupJoin(("feed", "s"), place / "users", on="n", how="left", select=["id", "name"])
+    builder.set_bolt("made", join, tasks).shuffle_grouping("feed", "s")
+
+
+def two_sided(made: Callable[[], Any], bad: dict[str, list[Any]]) -> Case:
+    def make(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+        declarer = builder.set_bolt("made", made(), tasks)
+        declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("feed", "r", ["key"])
+
+    return Case(make, bad)
+
+
+def store(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+    held = MemoryStore()
+    right, left = (Side("feed", name, key="key", time="at", id="id") for name in "rs")
+    builder.set_bolt("fill", StoreFeed(right, held, retain=Duration.hours(9)), tasks).fields_grouping(
+        "feed", "r", ["key"]
+    )
+    builder.set_bolt("sync", DataDelaySync(left), tasks).fields_grouping("feed", "s", ["key"]).all_grouping(
+        "fill", "position"
+    )
+    match = StoreJoin(
+        Side("sync", key="key", time="at"), held, before=Duration.hours(1), how="left", select=["left:id", "right:id"]
+    )
+    builder.set_bolt("made", match, tasks).fields_grouping("sync", ["key"])
+
+
+class Ids(WindowedBolt):
+    fields = ("ids",)
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def execute(self, window: Any) -> None:
+        for one in window.get():
+            self.collector.emit(one["id"])
+
+
+class StatefulIds(StatefulWindowedBolt):
+    fields, prepare, execute = ("ids",), Ids.prepare, Ids.execute
+
+
+class Sums(StatefulBolt):
+    fields = ("key", "sum")
+
+    def prepare(self, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["key"], self.state.get(tuple["key"], 0) + tuple["n"])
+        self.collector.emit(tuple["key"], self.state.get(tuple["key"]))
+
+
+def aggregate(**aggregates: Any) -> Any:
+    made = WindowAggregate({"key": str}, **aggregates)
+    return made.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at")
+
+
+def ranked(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+    builder.set_bolt("sums", aggregate(total=("n", "sum")), tasks).fields_grouping("feed", "s", ["key"])
+    builder.set_bolt("made", TopPerWindow(2, "total"), tasks).fields_grouping("sums", ["end"])
+
+
+def interval() -> Any:
+    sides = [
+        Side("feed", name, key="key", time="at", id="id", columns={"key": str, "n": int, "at": int, "id": str})
+        for name in "sr"
+    ]
+    return IntervalJoin(*sides, before=Duration.seconds(5), after=Duration.seconds(5), select=["s:id", "r:id"])
+
+
+def joined() -> Any:
+    return (
+        JoinBolt("s", "key").join("r", "key", "s").select("s:id,r:id")
+        .with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at")
+    )  # fmt: skip
+
+
+TIMES = {"at": ["x", 1.5, None, [1], 2**70]}
+NO_INTS = {"n": ["x", [1], b"x", {"a": 1}]}
+NO_KEYS = {"key": LISTS}
+UNSENDABLE = {"n": [value for value in STRANGE[int] if type(value) is not int]}
+
+
+def mapped(one: Any) -> Any:
+    return one["id"], one["n"] if type(one["n"]) is int else open
+
+
+def far(batch: Any) -> Any:
+    """Return the records as columns, with a time that Python does not have for one of them."""
+    return batch.set_column(FIELDS.index("at"), "at", batch.column("at").cast(pa.timestamp("s", "UTC")))
+
+
+CASES: dict[str, Case] = {
+    "Identity": bolt(lambda: Identity(*FIELDS), INTS, None, keep=COLUMNS),
+    "Map": bolt(lambda: Map(lambda one: (one["id"], one["n"]), "id", "n"), INTS, None, keep={"id": str, "n": int}),
+    "Map that raises": bolt(lambda: Map(lambda one: one["n"] + 1, "n"), NO_INTS, None),
+    "Map of what cannot be sent": bolt(lambda: Map(mapped, "id", "n"), UNSENDABLE, None),
+    "FlatMap": bolt(lambda: FlatMap(lambda one: [(one["id"], one["n"] + 1)] * 2, "id", "n"), NO_INTS, None),
+    "Filter": bolt(lambda: Filter(lambda one: one["n"] >= 0, *FIELDS), NO_INTS, None),
+    "MapBatches": bolt(lambda: MapBatches(lambda batch: batch, *FIELDS), INTS, None, keep=COLUMNS),
+    "MapBatches of times": bolt(lambda: MapBatches(far, *FIELDS), {"at": [2**40, -(2**40)]}, None),
+    "SplitWords": bolt(lambda: SplitWords("key"), TEXTS, None),
+    "CountBy": bolt(lambda: CountBy("key"), {"key": LISTS[1:]}),
+    "Distinct": bolt(lambda: Distinct("key"), {"key": LISTS[1:]}),
+    "CountByKey": bolt(lambda: CountByKey("key", "counts"), TEXTS, table="counts"),
+    "SumByKey": bolt(lambda: SumByKey("key", "n", "counts"), {**TEXTS, **INTS}, table="counts"),
+    "SumByKey of floats": bolt(
+        lambda: SumByKey("key", {"n": float}, "counts"), {"n": STRANGE[float]}, table="counts"
+    ),
+    "DeltaSink": bolt(lambda: DeltaSink("rows", COLUMNS), {**TEXTS, **INTS}, table="rows"),
+    "DeltaSink of small numbers": bolt(
+        lambda: DeltaSink("rows", {"id": str, "n": pa.int8(), "at": pa.decimal128(7, 0)}),
+        {"n": [1000], "at": [10**7]}, table="rows",
+    ),
+    "LookupJoin": Case(lookup, INTS),
+    "JoinBolt": two_sided(joined, {**NO_KEYS, **TIMES}),
+    "IntervalJoin": two_sided(interval, {**TEXTS, **INTS, **TIMES}),
+    "stores": Case(store, {"key": [1.5, *LISTS], **TIMES}),
+    "Deduplicator": bolt(lambda: Deduplicator("n", keep=Duration.hours(1)), {"n": ["\ud800"]}, "n"),
+    "WindowedBolt": bolt(lambda: Ids().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at"), TIMES),
+    "WindowedBolt with columns": bolt(
+        lambda: Ids().with_tumbling_window(Count(1)).with_columns({**COLUMNS, "at": int}), {**INTS, **TEXTS}
+    ),
+    "WindowedBolt with columns and times": bolt(
+        lambda: Ids().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at")
+        .with_columns({**COLUMNS, "at": int}), {**INTS, **TEXTS, **TIMES},
+    ),
+    "StatefulWindowedBolt": bolt(
+        lambda: StatefulIds().with_tumbling_window(Count(1)).with_message_id_field("at"), TIMES
+    ),
+    "StatefulBolt": bolt(Sums, {**NO_INTS, **NO_KEYS}),
+    "WindowAggregate": bolt(
+        lambda: aggregate(total=("n", "sum"), most=("n", "max"), first=("n", "first"), mean=({"n": int}, "mean")),
+        {**INTS, **TEXTS, **TIMES},
+    ),
+    "WindowAggregate with late tuples": bolt(
+        lambda: aggregate(total=("n", "sum")).with_late_tuple_stream("late"), {**INTS, **TEXTS, **TIMES}
+    ),
+    "TopPerWindow": Case(ranked, {**INTS, **TEXTS, **TIMES}),
+}  # fmt: skip
+
+
+def outcome(case: Case, place: Path, tasks: int, batches: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the results for the rows of each batch, and the dead letters."""
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": FIELDS, "r": FIELDS}))
+    case.make(builder, place, tasks)
+    builder.set_settings({"on_error": "dead_letter", "retry_backoff": 0.001})
+    found: Bag[str] = Bag()
+    with TopologyTestDriver(builder.build_topology()) as running:
+        for batch in batches:
+            running.commit(running.feed(batch))
+        txid = running.end_of_input()
+        running.commit(txid)
+        if case.emits:
+            found.update(repr(one) for number in range(1, txid + 1) for one in running.emitted("made", number))
+        if case.table is not None:
+            view = running.state(case.table) if case.table == "counts" else running.sink(case.table)
+            found.update(repr([row[name] for name in FIELDS if name in row]) for row in view.to_pylist())
+        return found, DeadLettersView(running.data_dir).to_pylist()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: Path) -> None:
+    """In any component, at any place, of any kind: the results are those of the good records alone."""
+    chance, case = seeded(), CASES[name]
+    for _ in range(ROUNDS):
+        field = chance.choice(sorted(case.bad))
+        value = chance.choice(case.bad[field])
+        n, tasks = chance.choice([1, 5, 12]), chance.choice([1, 2])
+        rows = {stream: [(f"{stream}{i}", f"k{i % 3}", i % 8, i * 1000) for i in range(n)] for stream in "sr"}
+        at, cut = chance.randrange(n + 1), chance.randrange(n + 2)
+        bad = {"id": "bad", "key": "k1", "n": 3, "at": at * 1000, field: value}
+        mixed = [*rows["s"][:at], tuple(bad[one] for one in FIELDS), *rows["s"][at:]]
+        found = []
+        for given in (
+            (mixed[:cut], mixed[cut:]),
+            tuple([r for r in p if r[0] != "bad"] for p in (mixed[:cut], mixed[cut:])),
+        ):
+            found.append(outcome(case, tmp_path, tasks, [{"s": given[0], "r": rows["r"]}, {"s": given[1]}]))
+        (results, letters), (expected, none) = found
+        drawn = field, value, n, tasks, at, cut
+        assert (results, len(letters), none) == (expected, 1, []), (
+            drawn,
+            expected - results,
+            results - expected,
+            letters[:3],
+        )
+        assert expected
+        assert "bad" in letters[0]["record"], drawn
