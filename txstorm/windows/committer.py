@@ -45,6 +45,7 @@ class WindowCommitter(PartialCommitter):
 
     Attributes:
         processing_time: whether its windows close by time alone.
+        by_clock: whether the time between transactions matters.
     """
 
     timers: ClassVar[bool] = True
@@ -54,7 +55,7 @@ class WindowCommitter(PartialCommitter):
         self.bolt = bolt
         self.tables = tables
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
-        self.processing_time = plan.closed_by_time
+        self.processing_time, self.by_clock = plan.closed_by_time, plan.by_clock
         self.tuples = buffer_state(plan)
         self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)
