@@ -3,7 +3,8 @@
 A run is given `THREADS`: every lane is a daemon thread. The test driver is given `Inline`: the caller's thread does all
 work at once. A simulation gives a scheduler of its own. `Threads` replaces `concurrent.futures.ThreadPoolExecutor`,
 whose threads the interpreter joins at exit, so that hanging user code or a hanging server would keep the process alive.
-The executor is used only where every call returns by itself: Spark, Kafka brokers.
+The executor is used only where every call returns by itself: Spark, Kafka brokers. This is one module, as each kind of
+lanes implements the whole port.
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class Lanes(Protocol):
         """Return seconds of a clock that never runs backwards, for timers, timeouts and durations."""
         ...
 
+    def boot(self) -> float:
+        """Return seconds of a clock that never runs backwards, and that goes on while the machine is suspended."""
+        return self.monotonic()
+
     def sleep(self, seconds: float) -> None:
         """Let `seconds` pass on the calling lane."""
 
@@ -245,6 +250,11 @@ class Threads(Lanes):
     @override
     def monotonic(self) -> float:
         return time.monotonic()
+
+    @override
+    def boot(self) -> float:
+        clock = getattr(time, "CLOCK_BOOTTIME", None)  # on Linux; elsewhere, the monotonic clock
+        return time.monotonic() if clock is None else time.clock_gettime(clock)
 
     @override
     def sleep(self, seconds: float) -> None:

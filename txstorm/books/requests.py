@@ -23,6 +23,7 @@ FORMAT, VERSION = "txstorm-request", 1
 PATIENCE = 10.0
 STALE = 15.0
 ACTIVATE, DEACTIVATE, REBALANCE, KILL = "activate", "deactivate", "rebalance", "kill"
+ACCEPT_CLOCK = "accept-clock"
 
 
 @dataclass(frozen=True)

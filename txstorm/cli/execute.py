@@ -45,6 +45,7 @@ class Request:
     standby: bool = False
     drop: Sequence[str] | None = None
     end_of_input: bool = False
+    accept_clock: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             standby=screen.say if request.standby else False,
             drop=request.drop or (),
             end_of_input=request.end_of_input,
+            accept_clock=request.accept_clock,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, started))

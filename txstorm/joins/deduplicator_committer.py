@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,8 @@ class IdCommitter(BatchBolt, Committer):
     end of activity. Tasks agree on the last duplicate, as of the transaction before, through a second state, which has
     one row per task.
     """
+
+    by_clock: ClassVar[bool] = True
 
     def __init__(self, plan: DeduplicatorPlan) -> None:
         self.plan = plan

@@ -70,6 +70,7 @@ class SideCommitter(BatchBolt, Committer):
 
     def __init__(self, side: LoneSide) -> None:
         self._side = side
+        self.by_clock = side.plan.rule.by_clock
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

@@ -14,6 +14,7 @@ from typing import Any
 from txstorm.books.books import Books
 from txstorm.books.data_directory import topology_in
 from txstorm.books.requests import (
+    ACCEPT_CLOCK,
     ACTIVATE,
     DEACTIVATE,
     KILL,
@@ -96,6 +97,21 @@ def rebalance(
         BusyError, HeldError: as for `deactivate`.
     """
     return ask(data_dir, REBALANCE, {"parallelism": dict(parallelism)}, waiting)
+
+
+def accept_clock(data_dir: str | Path, waiting: Waiting = Waiting()) -> dict[str, Any]:
+    """Have the run believe its machine's clock as it is now, after a jump or a long stop.
+
+    Returns:
+        ``topology``, ``clock`` (the time that the run goes on with), ``doubt`` (what was wrong with it; None: nothing),
+        ``running``, ``active``, ``committed_txid`` and ``in_flight``.
+
+    Raises:
+        InputError: there is no topology in `data_dir`.
+        NotRunningError: the topology is not running; a start has an option for it.
+        BusyError, HeldError: as for `deactivate`.
+    """
+    return ask(data_dir, ACCEPT_CLOCK, {}, waiting)
 
 
 def kill(

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from txstorm.storage.tables.intent import Intent
 
 ENDED = ("stopped", "failed", "killed")
-LIVE_FACTS = ("engine", "pid", "host", "started_at", "told_at", "replays", "last_failure", "parallelism", "logs")
+LIVE_FACTS = (
+    "engine",
+    "pid",
+    "host",
+    "started_at",
+    "told_at",
+    "replays",
+    "last_failure",
+    "parallelism",
+    "logs",
+    "clock",
+)
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:

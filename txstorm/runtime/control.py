@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from txstorm.books.requests import (
+    ACCEPT_CLOCK,
     ACTIVATE,
     DEACTIVATE,
     KILL,
@@ -164,7 +165,7 @@ class Control:
             return
         if request is None:
             return
-        if request.stale(self._clock()):
+        if request.stale(self._clock()) and request.stale(utc_time(self.session.clock.now())):
             log.info("%s was abandoned by the process that made it, and is removed", request)
             self._books.put_if([no_request(version)], {})
             return
@@ -255,6 +256,11 @@ class Control:
 
         return Decision({**self.result(), "wait_seconds": wait}, act, {})
 
+    def accepting_clock(self) -> Decision:
+        """Decide to believe the machine's clock as it is now."""
+        clock = self.session.clock
+        return Decision({**self.result(), "clock": self._clock().isoformat(), "doubt": clock.problem}, clock.accept, {})
+
     def result(self, *, active: bool | None = None) -> dict[str, Any]:
         """Return the fields common to the answers to all commands: the topology and its progress."""
         now = self._monitor.snapshot()
@@ -274,7 +280,9 @@ class Control:
         if status == self._reported:
             return
         try:
-            self._books.write_status({**status, "told_at": self._clock().isoformat()})
+            self._books.write_status(
+                {**status, "told_at": self._clock().isoformat(), "clock_at": self.session.clock.seen}
+            )
             self._reported = status
         except FencedError:
             raise
@@ -306,6 +314,7 @@ class Control:
             "tuples": now.tuples,
             "replays": now.replays,
             "blocked": now.blocked,
+            "clock": session.clock.problem,
             "last_failure": now.last_failure,
             "parallelism": _parallelism(session.topology),
             "logs": session.store.upkeep.log_spans(),
@@ -344,6 +353,9 @@ CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
         ),
         CommandHandler(REBALANCE, _parallelism_argument, lambda control, tasks, request: control.rebalancing(tasks)),
         CommandHandler(KILL, _wait_argument, Control.killing),
+        CommandHandler(
+            ACCEPT_CLOCK, lambda arguments: None, lambda control, nothing, request: control.accepting_clock()
+        ),
     )
 }
 """The commands that every run has."""

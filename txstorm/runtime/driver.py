@@ -21,7 +21,7 @@ from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
 from txstorm.engine.task.error_rows import RAISED
-from txstorm.errors import EngineError, FailedException
+from txstorm.errors import EngineError, FailedException, InputError
 from txstorm.lanes import Flag
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
@@ -294,7 +294,7 @@ class Driver:
         txid = command.txid
         if self.doom is not None or self._session.lanes.monotonic() < self._plan_after:
             return ev.NotReady(txid)
-        if self._gate.past(txid) or self._input_ended(txid):
+        if self._gate.past(txid) or self._input_ended(txid) or self._clock_holds(command):
             return ev.NotReady(txid)
         asked = not self._system.asked and (command.replay or self._opens(txid))
         try:
@@ -315,6 +315,14 @@ class Driver:
         self._attempts += 1
         recorded = self._planning.planner.recorded(txid)
         return ev.Planned(txid, self._attempts if recorded is None else recorded.attempt_id)
+
+    def _clock_holds(self, command: cmd.Plan) -> bool:
+        """Return whether the transaction has no stamp yet, and can get none now; a clock that is refused is the end."""
+        try:
+            return self._session.clock.holds() and not (command.replay and self._planning.is_fixed(command.txid))
+        except InputError as error:
+            self.doom = error
+            return True
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
         """Retry planning `txid` later if the policy allows; else end the topology once those in flight commit."""

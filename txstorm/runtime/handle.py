@@ -135,7 +135,8 @@ class RunHandle:
     def status(self) -> dict[str, Any]:
         """Current status of the run: the keys of `StreamingQuery.status`, plus Storm-specific keys."""
         now = self.progress
-        message = f"BLOCKED({now.blocked})" if now.blocked else self.phase
+        clock = self._session.clock.problem
+        message = f"BLOCKED({now.blocked})" if now.blocked else f"CLOCK({clock})" if clock else self.phase
         facts = {
             "message": message,
             "isDataAvailable": bool(now.in_flight),

@@ -18,6 +18,7 @@ from txstorm.books.savepoint import kept_versions
 from txstorm.clients.delta.archive import Shortening
 from txstorm.errors import FencedError, TxstormError
 from txstorm.lanes import Lanes, Task
+from txstorm.runtime.batches.wall_clock import StampClock
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STATE
@@ -44,6 +45,7 @@ class Retention:
         timeline: the current timeline.
         seconds: the setting `history_retention`, in seconds.
         lanes: give the clocks.
+        clock: gives the time to which the age of history refers; while that is in doubt, none is removed.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Retention:
         timeline: int,
         seconds: float,
         lanes: Lanes,
+        clock: StampClock,
     ) -> None:
         self._schedule, self._books, self._timeline = schedule, books, timeline
-        self._seconds, self._lanes = seconds, lanes
+        self._seconds, self._lanes, self._clock = seconds, lanes, clock
         self._begun = lanes.monotonic()
 
     def is_due(self) -> bool:
@@ -73,8 +76,10 @@ class Retention:
             TableCorrupt: a table log, or data needed by a savepoint, is damaged.
         """
         self._begun = self._lanes.monotonic()
-        data_dir = self._schedule.data_dir
-        horizon = yield from find_horizon(data_dir, self._timeline, self._lanes.now() - int(self._seconds * 1_000_000))
+        data_dir, since = self._schedule.data_dir, self._clock.now() - int(self._seconds * 1_000_000)
+        if not self._clock.settled:
+            return
+        horizon = yield from find_horizon(data_dir, self._timeline, since)
         if horizon is None:
             return
         faults.point("retain.before")

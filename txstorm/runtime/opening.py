@@ -39,6 +39,7 @@ from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.batches.system import Pins, SystemTransactions
+from txstorm.runtime.batches.wall_clock import StampClock, check_not_behind
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher, MakeRun
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
@@ -121,6 +122,7 @@ class RunOptions:
         ledger: overrides the setting ``ledger``.
         standby: called with messages while the run waits for another one to end; None: do not wait.
         drop: recorded tables and sources that the code no longer declares, to be dropped.
+        accept_clock: whether the machine's clock is believed, whatever the last run's was.
         recorded: replaces the spout's planner with a planner of recorded transactions. Such a run has neither pauses
             nor timeouts; a failure that was not recorded never leads to a dead letter, but ends the run after
             `RECORDED_RETRIES`.
@@ -137,6 +139,7 @@ class RunOptions:
     drop: Sequence[str] = ()
     recorded: Callable[[SpoutPlanner], SpoutPlanner] | None = None
     end_of_input: bool = False
+    accept_clock: bool = False
 
     @property
     def bounded(self) -> bool:
@@ -326,9 +329,16 @@ def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Iden
         check(place, books, identity)
         check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
         check_roster(topology, books, start.options.drop)
+        if start.options.recorded is None:
+            stamps, now = _stamps(books), start.options.lanes.now()
+            check_not_behind(now, stamps, books.currtx() - 1, data_dir, accepted=start.options.accept_clock)
         written = replace(identity, fingerprint=topology.fingerprint())
         if written == known or books.write_identity(written, known):
             return identity, known
+
+
+def _stamps(books: Books) -> list[tuple[int, int]]:
+    return [(txid, meta.stamp) for txid, meta in books.metas().items()]
 
 
 def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
@@ -387,15 +397,15 @@ class Led:
 def assemble(start: Start, topology: Topology, program: Program, books: Books, led: Led) -> Session:
     """Build the session of a coordinator that has taken over its tables."""
     engine, options, monitor, store, identity = start.engine, start.options, start.monitor, led.store, led.identity
-    settings = _settings(topology, options)
-    planning = _planning(topology, program, books, settings, options, led)
+    settings, lanes = _settings(topology, options), options.lanes
+    clock = _clock(topology, books, options)
+    planning = _planning(topology, program, books, clock, options, led)
     gate = _gate(planning.planner, settings, options)
 
     committer = _finisher(start, topology, program, books, led, gate)
-    lanes = options.lanes
     retention = None
     if (seconds := settings.history_retention) is not None:
-        retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes)
+        retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes, clock)
     return Session(
         data_dir=Path(store.data_dir),
         coded=start.topology,
@@ -417,6 +427,7 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
         retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
         currtx=books.currtx(),
         lanes=lanes,
+        clock=clock,
         journal=_journal(options.journal),
         retention=retention,
     )
@@ -446,14 +457,24 @@ def _finisher(
     return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
 
 
+def _clock(topology: Topology, books: Books, options: RunOptions) -> StampClock:
+    by_clock = [one.id for one in topology.components if one.by_clock]
+    accepted = options.accept_clock or options.recorded is not None
+    clock = StampClock(options.lanes, topology.settings, topology.id, by_clock, accepted=accepted)
+    seen = (books.status() or {}).get("clock_at")
+    clock.open(max([*(stamp for _, stamp in _stamps(books)), *([] if seen is None else [seen])], default=None))
+    return clock
+
+
 def _planning(
-    topology: Topology, program: Program, books: Books, settings: Settings, options: RunOptions, led: Led
+    topology: Topology, program: Program, books: Books, clock: StampClock, options: RunOptions, led: Led
 ) -> Planning:
     source = led.source or planner(topology.spout.object, program.driver_context(program.spout))
     external = topology.external if led.external is None else led.external
     wrap = options.recorded or (lambda planner: planner)
-    pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout, options.lanes)
-    return Planning(books, source, options.lanes.now, external=external, pins=pins, wrap=wrap)
+    timeout = topology.settings.pin_timeout
+    pins = Pins(program, [one.id for one in topology.components if one.pins], timeout, options.lanes)
+    return Planning(books, source, clock.now, external=external, pins=pins, wrap=wrap)
 
 
 def _system(

@@ -45,6 +45,7 @@ def run(
     standby: bool | Tell = False,
     drop: Sequence[str] = (),
     end_of_input: bool = False,
+    accept_clock: bool = False,
 ) -> RunHandle:
     """Start `topology` and return immediately; a later start in the same directory resumes where this run stopped.
 
@@ -73,6 +74,7 @@ def run(
         end_of_input: read everything that the source currently holds, as with `available_now`, then commit an
             end-of-input transaction, which closes open windows. The ledger records it: later runs read nothing more,
             unless the topology is rewound to a transaction before it.
+        accept_clock: believe the machine's clock, although it is long after the last run, or before its last stamp.
 
     Raises:
         InputError: the topology, a setting, the source or the directory is invalid.
@@ -100,6 +102,7 @@ def run(
         standby=teller(standby),
         drop=_names(drop),
         end_of_input=end_of_input,
+        accept_clock=accept_clock,
     )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     return launch(topology, chosen, directory, options, listeners)

@@ -23,6 +23,7 @@ from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.batches.system import SystemTransactions
+from txstorm.runtime.batches.wall_clock import StampClock
 from txstorm.runtime.commit.finisher import GroupFinisher
 from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
@@ -50,6 +51,7 @@ class Session:
         committer: finishes and concludes commit groups.
         currtx: the txid to commit next, as of the opening of the session.
         lanes: run its work, and give the clocks.
+        clock: gives the stamps.
         journal: file in which events and commands are recorded; None: no journal.
         retention: removes data older than the retained history; None: history is kept forever.
     """
@@ -72,6 +74,7 @@ class Session:
     retry: RetryPolicy
     currtx: int
     lanes: Lanes
+    clock: StampClock
     journal: TextIO | None = None
     retention: Retention | None = None
     _groups: int = 0

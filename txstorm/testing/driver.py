@@ -120,7 +120,7 @@ class TopologyTestDriver:
     def _open(self, topology: Topology) -> None:
         self.topology = self._prepared(topology)
         lanes = Inline(self.clock.now, self.clock.monotonic)
-        options = RunOptions(lanes=lanes, observe=self._emissions.observe)
+        options = RunOptions(lanes=lanes, observe=self._emissions.observe, accept_clock=True)
         engine, monitor = InlineEngine(self._emissions), Monitor()
         session = open_session(self.topology, engine, self.data_dir, options, monitor, lambda _: False)
         self._session = session

@@ -93,6 +93,12 @@ class Component:
         return self.kind == "committer" and bool(getattr(self.object, "timers", False))
 
     @property
+    def by_clock(self) -> bool:
+        """Whether the time between transactions changes what it does: it has a ttl, or processing time."""
+        states = found_tables(self.object, KeyedState) if self.kind == "committer" else ()
+        return any(one.ttl is not None for one in states) or bool(getattr(self.object, "by_clock", self.timers))
+
+    @property
     def pins(self) -> bool:
         """Whether it pins a value for each transaction: its class defines ``pin``."""
         return callable(getattr(self.object, "pin", None))

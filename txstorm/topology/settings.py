@@ -157,6 +157,16 @@ class Settings(BaseModel):
     pin_timeout: Duration = Field(
         2.0, description="seconds that a component has to return the value to pin for a transaction"
     )
+    clock_patience: Seconds = Field(
+        600.0,
+        description="seconds for which a clock that has jumped forward by more than an hour is not believed; a "
+        "topology with a ttl or processing time plans nothing meanwhile",
+    )
+    max_stop: Annotated[Duration | None, BeforeValidator(_none_word)] = Field(
+        31 * 86_400.0,
+        description="seconds since an earlier run beyond which a start of a topology with a ttl or processing time "
+        "waits for clock_patience, and is then refused without --accept-clock; none: no limit",
+    )
     on_error: Annotated[str, BeforeValidator(_error_policy)] = Field(
         "fail_topology",
         description="what an exception does: fail_topology, retry(N), dead_letter, or retry(N), dead_letter",

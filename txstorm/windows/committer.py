@@ -48,6 +48,7 @@ class WindowCommitter(PartialCommitter):
         processing_time: whether its windows close by time alone.
         checks: called with tuples before anything else is done with them; each raises an error for one that the bolt
             cannot take.
+        by_clock: whether the time between transactions matters.
     """
 
     timers: ClassVar[bool] = True
@@ -57,7 +58,7 @@ class WindowCommitter(PartialCommitter):
         self.bolt = bolt
         self.tables = tables
         self.external = bool(getattr(bolt, "external", False))  # type: ignore[misc]
-        self.processing_time = plan.closed_by_time
+        self.processing_time, self.by_clock = plan.closed_by_time, plan.by_clock
         self.tuples = buffer_state(plan)
         self.progress = progress_state(plan, plan.fixed())
         self.queue = None if plan.key is None else queue_state(plan)

@@ -114,6 +114,12 @@ class WindowPlan:
         return not self.event_time and (self.form.step is not None or self.form.is_session)
 
     @property
+    def by_clock(self) -> bool:
+        """Whether the time between transactions matters: a ttl, an idle time, or processing time."""
+        measured = self.ttl is not None or self.rule.idle is not None
+        return measured or self.closed_by_time or (not self.event_time and self.form.span is not None)
+
+    @property
     def union(self) -> tuple[str, ...]:
         """The fields of all inputs, each once."""
         return tuple(dict.fromkeys(name for one in self.inputs for name in one.fields))

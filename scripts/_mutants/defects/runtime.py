@@ -49,7 +49,7 @@ with self._timed(milliseconds, 'decide'):
     Mutant(
         "transactional_replay_is_planned_anew",
         "Planning.plan",
-        "replay and (not self.planner.opaque) and (txid in self.metas)",
+        "replay and self.is_fixed(txid)",
         "False",
     ),
     Mutant(
@@ -175,5 +175,40 @@ if replay and not self.planner.opaque and txid in self.metas:
         "Driver._commit_ended",
         "self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
         "self._loop.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+    ),
+    Mutant(
+        "a_jump_of_the_clock_holds_nothing",
+        "Driver._clock_holds",
+        "self._session.clock.holds() and (not (command.replay and self._planning.is_fixed(command.txid)))",
+        "bool(self._session.clock.holds()) and False",
+        "tests/recovery/failures/test_clock_jumps.py",
+    ),
+    Mutant(
+        "stamps_follow_a_jump_at_once",
+        "StampClock.now",
+        "ahead if ahead <= self._ahead + self._limit else self._ahead",
+        "ahead",
+        "tests/unit/runtime/batches/test_wall_clock.py",
+    ),
+    Mutant(
+        "a_suspended_machine_counts_as_a_jump",
+        "StampClock._read",
+        "self._lanes.boot()",
+        "self._lanes.monotonic()",
+        "tests/unit/runtime/batches/test_wall_clock.py",
+    ),
+    Mutant(
+        "a_start_on_a_doubted_clock_is_a_sign_of_life",
+        "StampClock.seen",
+        "self.now() if self._doubt is None and self.settled else self._last",
+        "self._lanes.now()",
+        "tests/unit/runtime/batches/test_wall_clock.py",
+    ),
+    Mutant(
+        "a_start_before_the_last_stamp_goes_on",
+        "_claim",
+        "check_not_behind(now, stamps, books.currtx() - 1, data_dir, accepted=start.options.accept_clock)",
+        "pass",
+        "tests/recovery/failures/test_clock_jumps.py",
     ),
 )

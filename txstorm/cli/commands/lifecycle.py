@@ -140,6 +140,21 @@ def rebalance(
     _print(found, f"{found['topology']}: from txid {found['from_txid']} on {tasks}{first}", as_json=json)
 
 
+def accept_clock(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
+    """Have a run believe its machine's clock, after a jump forward of more than an hour, or a very long stop.
+
+    A topology with a ttl or processing time plans nothing until then, at most for the setting clock_patience. If it is
+    not running, start it with --accept-clock.
+
+    Example: txstorm accept-clock txstorm-data/word-count
+    """
+    from txstorm.operations import lifecycle as asking
+
+    found = asking.accept_clock(at_ledger(data_dir, ledger))
+    doubt = f" ({found['doubt']})" if found["doubt"] else ", which was not in doubt"
+    _print(found, f"{found['topology']}: goes on with the clock at {found['clock']}{doubt}", as_json=json)
+
+
 def kill(
     data_dir: DataDir,
     wait: Annotated[
@@ -250,7 +265,13 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("reported at", found["told_at"]))
     if seed := found["hash_seed"]:
         rows.append(("hash seed", f"{seed['seed']} (Python {seed['python']})"))
-    named = {"BLOCKED": found["blocked"], "last failure": found["last_failure"], "ended with": found["error"]}
+    clock = found["clock"] if found["running"] else None
+    named = {
+        "BLOCKED": found["blocked"],
+        "clock": clock,
+        "last failure": found["last_failure"],
+        "ended with": found["error"],
+    }
     return rows + [(name, str(value)) for name, value in named.items() if value]
 
 

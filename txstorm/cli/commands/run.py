@@ -55,6 +55,10 @@ Drop = Annotated[
         help="Drop a state, sink, map, outlet or source that the code no longer has; may be repeated.",
     ),
 ]
+AcceptClock = Annotated[
+    bool,
+    typer.Option("--accept-clock", help="Believe this machine's clock, long after the last run or before its end."),
+]
 
 
 def run(
@@ -91,6 +95,7 @@ def run(
     journal: Journal = None,
     standby: Standby = False,
     drop: Drop = None,
+    accept_clock: AcceptClock = False,
 ) -> int:
     """Run a topology; a restart continues where it stopped.
 
@@ -106,9 +111,8 @@ def run(
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)
     topology = load(target)
-    request = Request(
-        engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger, standby, drop, end_of_input
-    )
+    where = engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger
+    request = Request(*where, standby, drop, end_of_input, accept_clock)
     return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
 
 

@@ -105,6 +105,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
 
     def __init__(self, plan: IntervalPlan) -> None:
         self.plan = plan
+        self.by_clock = any(side.rule.by_clock for side in plan.sides)
         self.progress = plan.progress
         self.left, self.right, self.matched, self.passing = plan.states
         self.internal_states = {self.progress.name, *(one.name for one in plan.states)}

@@ -71,6 +71,11 @@ class PositionRule:
     watermark: WatermarkRule
     grace: int | None = None
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether the time between transactions moves the position."""
+        return self.grace is not None or self.watermark.idle is not None
+
     def after(self, progress: Progress, arrivals: Arrivals, stamp: int) -> Progress:
         """Return the progress of the side after a transaction; its watermark is the position."""
         newest = {(0, partition): time for partition, time in arrivals.newest.items()}

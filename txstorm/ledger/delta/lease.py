@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,19 +29,13 @@ SILENT = 6
 """Number of lease lengths, by the wall clock, after which a silent holder on another machine is no longer shown."""
 
 
-def steady() -> float:
-    """Return the seconds of a monotonic clock, if possible one that keeps running while the machine sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
-
-
 @dataclass
 class Held:
     """The lease that this handle has acquired.
 
     Attributes:
         row: the lease as stored in the ledger.
-        renewed: time, according to `steady`, just before the last heartbeat was written.
+        renewed: time, by the boot-time clock, just before the last heartbeat was written.
         pid: the process that acquired it; a forked child does not hold it.
         lost: why the lease was lost; empty while it is held.
         ended: set when the lease is released.
@@ -60,11 +53,11 @@ class Held:
         return self.pid == os.getpid()
 
     def trusted(self, now: float) -> bool:
-        """Return whether it is certain that no other process has acquired the lease by `now` (seconds of `steady`)."""
+        """Return whether it is certain that no other process has acquired the lease by `now` (boot-time seconds)."""
         return now - self.renewed < self.row.seconds * TRUSTED
 
     def quiet(self, now: float) -> bool:
-        """Return whether a heartbeat is due at `now` (seconds of `steady`)."""
+        """Return whether a heartbeat is due at `now` (seconds of the boot-time clock)."""
         return now - self.renewed >= self.row.seconds / 3
 
 
@@ -72,7 +65,7 @@ class Watch:
     """Watcher of a lease: measures the time since this handle saw the holder's last heartbeat.
 
     Args:
-        now: clock in seconds; see `steady`.
+        now: clock in seconds; see `Lanes.boot`.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:

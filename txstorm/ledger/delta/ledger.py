@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from txstorm.clients.delta.control_log import ControlTable
 from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
-from txstorm.lanes import start_thread
+from txstorm.lanes import THREADS, start_thread
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
-from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent, steady
+from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent
 from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
 from txstorm.ledger.lease import (
     POLL,
@@ -61,7 +61,7 @@ class DeltaLedger:
         read_only: bool = False,
         lease_seconds: float = SECONDS,
         clock: Clock = utc_now,
-        monotonic: Callable[[], float] = steady,
+        monotonic: Callable[[], float] = THREADS.boot,
         pause: Pause = time.sleep,
     ) -> None:
         self._name = f"ledger {uri}"

@@ -100,12 +100,16 @@ class Planning:
         """Return the current time in UTC microseconds, from which stamps are taken."""
         return self._clock()
 
+    def is_fixed(self, txid: int) -> bool:
+        """Return whether a replay of `txid` has the plan, and the stamp, of before."""
+        return not self.planner.opaque and txid in self.metas
+
     def plan(self, txid: int, *, replay: bool) -> bool:
         """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`.
 
         A system transaction of an opaque spout is planned as data if the source has some by the time of the replay.
         """
-        if replay and not self.planner.opaque and txid in self.metas:
+        if replay and self.is_fixed(txid):
             return True
         previous, system = self.metas.get(txid - 1), self.kind(txid) != "data"
         before = None if previous is None else previous.document

@@ -303,10 +303,11 @@ class SimLanes(Lanes):
         scheduler: runs them.
         owner: the process.
         now: the wall clock of the world, in UTC microseconds.
+        tick: microseconds of the wall clock in a simulated second.
     """
 
-    def __init__(self, scheduler: Scheduler, owner: Owner, now: Callable[[], int]) -> None:
-        self._scheduler, self._owner, self._now = scheduler, owner, now
+    def __init__(self, scheduler: Scheduler, owner: Owner, now: Callable[[], int], tick: int = 1_000_000) -> None:
+        self._scheduler, self._owner, self._now, self._tick = scheduler, owner, now, tick
 
     @override
     def now(self) -> int:
@@ -315,6 +316,10 @@ class SimLanes(Lanes):
     @override
     def monotonic(self) -> float:
         return self._scheduler.time
+
+    @override
+    def boot(self) -> float:
+        return self._scheduler.time * self._tick / 1_000_000
 
     @override
     def sleep(self, seconds: float) -> None:

@@ -37,7 +37,7 @@ class TopologyProcess(Owner):
 
     def __init__(self, world: TopologyWorld, name: str) -> None:
         self.name, self.world, self.scheduler = name, world, world.scheduler
-        self.lanes = SimLanes(world.scheduler, self, world.micros)
+        self.lanes = SimLanes(world.scheduler, self, world.micros, world.kind.tick)
         if not world.setting.polls:
             self.lanes.longest = inf
             world.count(kinds.UNPOLLED, f"{self} does not poll")

@@ -73,7 +73,7 @@ class AggregateCommitter(BatchBolt, Committer):
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
-        self.processing_time = plan.windows.closed_by_time
+        self.processing_time, self.by_clock = plan.windows.closed_by_time, plan.windows.by_clock
         self.also_reads = plan.windows.also_reads
         final, retractions = not plan.lateness, RETRACTIONS if plan.retractions else None
         columns = {one.name: one.kind for one in plan.cells.keys}

@@ -17,10 +17,12 @@ from txstorm.errors import FencedError, StateError
 from txstorm.lanes import Inline
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink
+from txstorm.runtime.batches.wall_clock import StampClock
 from txstorm.runtime.maintenance import Retention
 from txstorm.state.index.index import Bounds
 from txstorm.storage.tables.history import append_history, read_history
 from txstorm.storage.upkeep.read_guard import reading
+from txstorm.topology.settings import Settings
 
 KEPT = 4
 """Seconds, and so txids: the stamp of txid N is N seconds."""
@@ -105,7 +107,9 @@ class World:
         return self
 
     def retention(self):
-        return Retention(self.store.upkeep, self.ledger, 0, KEPT, Inline(lambda: self.last * 1_000_000, lambda: 0.0))
+        lanes = Inline(lambda: self.last * 1_000_000, lambda: 0.0)
+        clock = StampClock(lanes, Settings(), "t", ())
+        return Retention(self.store.upkeep, self.ledger, 0, KEPT, lanes, clock)
 
     def retain(self):
         self.store.upkeep.compact(stays=True)
