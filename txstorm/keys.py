@@ -232,7 +232,7 @@ def equal_text(stored: str) -> str:
 
 
 def equal_id(stored: str, parts: int) -> str:
-    """Return the text, in the form `EQUAL`, of an id of so many `parts` of which a table has the text."""
+    """Return the text, in the form `EQUAL`, of an id with a number of `parts`, of which a table has the text."""
     texts = [stored] if parts == 1 else [re.sub(r"\\(.)", r"\1", one) for one in _SEPARATED.findall(stored + ",")]
     return str(id_text([one[1:] if one[:2] == "==" else value_of(one[1:]) if one[:1] == "=" else one for one in texts]))
 

@@ -314,7 +314,7 @@ def values_of(texts: pa.Array) -> pa.Array | list[Any]:
     if len({type(value) for value in distinct}) == 1:
         try:
             return pa.array(distinct).take(encoded.indices)
-        except (pa.ArrowException, OverflowError):
+        except (pa.ArrowException, OverflowError, TypeError):  # a decimal that is not finite
             pass
     return [None if code is None else distinct[code] for code in encoded.indices.to_pylist()]
 

@@ -147,13 +147,13 @@ class LookupTable:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         values, exact = plain_values(values), python_type(kind)
         for value in values:
-            canonical_value(value)
             if value is not None and type(value) is not exact:
                 msg = (
-                    f"field {name!r} has the {type(value).__name__} {shown(value)}, but column {own!r}, with which it "
-                    f"is joined, has {kind}, so they cannot be equal; convert one of them"
+                    f"field {name!r} has values of type {type(value).__name__}, such as {shown(value)}, but column "
+                    f"{own!r}, with which it is joined, has {kind}, so none can be equal; convert one of them"
                 )
                 raise InputError(msg)
+            canonical_value(value)
         try:
             return column_of(values, kind)
         except Misfit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -23,7 +23,18 @@ from txstorm.storage.rows.schema import (
     value_columns,
 )
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
-from txstorm.storage.tables.identity import FIXED, KEYS, LAYOUT, TASKS, VALUES, TableRef, lag_properties, log_properties
+from txstorm.storage.tables.identity import (
+    FIXED,
+    FORMAT,
+    KEY_TEXTS,
+    KEYS,
+    LAYOUT,
+    TASKS,
+    VALUES,
+    TableRef,
+    lag_properties,
+    log_properties,
+)
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
 
@@ -79,7 +90,21 @@ class DeclaredTable:
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         tasks = {} if self.table.tasks is None else {TASKS: str(self.table.tasks)}
         fixed = {} if self.table.fixed is None else {FIXED: json.dumps(self.table.fixed)}
-        return {**columns, **ttl_property(self.table), **tasks, **fixed, **({LAYOUT: MERGE} if self.merged else {})}
+        form = {} if self.table.key_texts is None else {FORMAT: str(self.table.key_texts.form), **self._texts()}
+        layout = {LAYOUT: MERGE} if self.merged else {}
+        return {**columns, **ttl_property(self.table), **tasks, **fixed, **form, **layout}
+
+    def _texts(self) -> dict[str, str]:
+        texts = self.table.key_texts if isinstance(self.table, KeyedState) else None
+        return {} if texts is None else {KEY_TEXTS: json.dumps([texts.column, texts.parts])}
+
+    def stored(self, found: DeltaTableState) -> KeyedState:
+        """Return the declaration of a state, with the form of the texts of keys in its table `found`."""
+        assert isinstance(self.table, KeyedState)
+        texts = self.table.key_texts
+        if texts is None:
+            return self.table
+        return replace(self.table, key_texts=replace(texts, form=int(found.handle.properties[FORMAT])))
 
     def promised(self, ref: TableRef, log_retention: float, max_lag: float | None = None) -> dict[str, str]:
         """Return the table properties on which other readers and writers rely; they are also added to existing tables.
@@ -90,7 +115,8 @@ class DeclaredTable:
             max_lag: number of seconds by which a state table may lag behind its changes; None: no bound.
         """
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
-        return {**log_properties(log_retention), **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
+        writer = PROPERTIES if self.table.writer == SPARK else {}
+        return {**log_properties(log_retention), **lag, **writer, **self._texts()}
 
     def check_fit(self, found: Sequence[DeltaTableState], *, recorded: bool = True) -> None:
         """Raise `StateError` unless the existing tables `found` match the declaration or can still be altered to.
@@ -129,7 +155,9 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether columns, key, layout or time to live of the existing table `found` differ from the declaration."""
+        """Whether columns, key, layout, format or time to live of the table `found` differ from the declaration."""
+        if isinstance(self.table, KeyedState) and self.stored(found) != self.table:
+            return True
         try:
             self.checked(found)
         except StateError:
