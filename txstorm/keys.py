@@ -1,24 +1,34 @@
-"""Keys: canonical bytes, a stable hash, key groups, and the assignment of key groups to tasks.
+"""Keys: the one form of equal values, its text and its bytes, a stable hash, key groups, and their tasks.
 
-Every value has canonical bytes, a type tag and its content, so that ``1``, ``"1"`` and ``True`` differ. The hash
-of a value is a polynomial over its content bytes (strings, bytes) or its 64 bits (numbers, times), finished with
-splitmix64 (Steele, Lea & Flood, OOPSLA 2014); hashes of several columns are chained. The hash is defined only here,
-works on whole Arrow columns, and never changes: stored key groups depend on it.
+Equal values of a type are one key, and values of different types are different keys: ``1``, ``"1"``, ``1.0`` and
+``True`` differ. Whatever compares, stores or distributes keys takes their text, bytes or hash from here. The cost is
+bounded by the length of a value as it is written: an exponent is not written out.
+
+The bytes are a type tag and the content. The hash of a value is a polynomial over its content bytes (strings, bytes) or
+its 64 bits (numbers, times), finished with splitmix64 (Steele, Lea & Flood, OOPSLA 2014); hashes of several columns are
+chained. The hash works on whole Arrow columns and never changes: stored key groups depend on it.
+
+It is one module, since text, bytes and hash of a key must agree on which values are equal.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import struct
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txstorm.errors import StateError
+from txstorm.errors import EmitError, StateError
+from txstorm.tagged import text_of, value_of
+from txstorm.typed import LONGEST, decimal_digits, shown
 
 KEY_GROUPS = 32768
 _MASK = (1 << 64) - 1
@@ -38,16 +48,243 @@ def tasks_of(key_groups: npt.NDArray[np.int64], parallelism: int) -> npt.NDArray
     return key_groups * parallelism // KEY_GROUPS
 
 
-# -- one value -------------------------------------------------------------------------------------------------
+# -- one form of equal values ----------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Return the form that stands for all values equal to `value`, also within tuples, lists, dicts and sets.
+
+    It is of a base type: that of a subclass, or of a number of NumPy. Decimals have no trailing zeros, zero has no
+    sign, there is one NaN, and times are in UTC. A value without such a form is returned as it is.
+    """
+    kind = type(value)
+    if kind in _AS_GIVEN:
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and not isinstance(value, float):
+        item = value.item()
+        return value if isinstance(item, np.generic) else plain(item)
+    make = _PLAIN.get(kind) or next((make for base, make in _PLAIN.items() if isinstance(value, base)), None)
+    return value if make is None else make(value)
+
+
+def plain_values(values: Iterable[Any]) -> list[Any]:
+    """Return the `plain` form of each of the values, or of each value of an Arrow column."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        listed: list[Any] = values.to_pylist()
+        return listed if any(fits(values.type) for fits in _PLAIN_COLUMNS) else list(map(plain, listed))
+    return list(map(plain, values))
+
+
+def plain_decimal(value: Decimal) -> Decimal:
+    """Return the canonical form of `value` among equal decimals, exactly: ``1.5`` for ``1.50``, ``0`` for ``-0``."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return Decimal("-Infinity" if sign else "Infinity") if exponent == "F" else _DECIMAL_NAN
+    kept = len(digits)
+    while kept and not digits[kept - 1]:
+        kept -= 1
+    if not kept:
+        return Decimal(0)
+    exponent += len(digits) - kept
+    zeros = exponent if 0 < exponent <= LONGEST - kept else 0
+    return Decimal((sign, digits[:kept] + (0,) * zeros, exponent - zeros))
+
+
+def decimal_text(value: Decimal) -> str:
+    """Return the canonical text of a decimal: its digits or, if they are more than `LONGEST`, with an exponent."""
+    return decimal_digits(plain_decimal(value))
+
+
+def _plain_float(value: float) -> float:
+    value = float.__float__(value) + 0.0
+    return math.nan if math.isnan(value) else value
+
+
+def _plain_time(value: datetime) -> datetime:
+    if value.utcoffset() is None or getattr(
+        value, "nanosecond", False
+    ):  # Arrow has nanoseconds; Python's times have none
+        return value
+    try:
+        return _EPOCH + timedelta(microseconds=(value - _EPOCH) // timedelta(microseconds=1))
+    except OverflowError:
+        return value
+
+
+def _plain_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    parts = {plain(key): plain(part) for key, part in value.items()}
+    return dict(sorted(parts.items(), key=lambda item: any_text(item[0])))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DECIMAL_NAN = Decimal("NaN")
+_PLAIN_COLUMNS = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_binary)
+_AS_GIVEN = frozenset({str, int, bool, bytes, type(None)})
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: _plain_float,
+    bytes: bytes.__bytes__,
+    datetime: _plain_time,
+    date: lambda value: date(value.year, value.month, value.day),
+    Decimal: plain_decimal,
+    dict: _plain_dict,
+    tuple: lambda value: tuple(map(plain, value)),
+    list: lambda value: list(map(plain, value)),
+    frozenset: lambda value: frozenset(map(plain, value)),
+    set: lambda value: set(map(plain, value)),
+}
+
+
+# -- texts of keys -----------------------------------------------------------------------------------------------------
+
+WRITTEN, EQUAL = 1, 2
+"""Forms of the texts of keys in tables: of each value as it is written, or of the one form of equal values."""
+_MOST_BITS = 14_000
+"""Size of an int up to which Python writes it out."""
+
+
+def text(value: Any, form: int = EQUAL) -> str:
+    """Return the text of a key, a value or a tuple of values, as tagged JSON.
+
+    Raises:
+        StateError: the value cannot be part of a key.
+    """
+    return _text(value if form == WRITTEN else _part(value), value)
+
+
+def row_text(values: Iterable[Any], form: int = EQUAL) -> str:
+    """Return the text of a key of several fields, a JSON list of the texts of its values; raise as `canonical` does."""
+    values = list(values)
+    if form != WRITTEN:
+        values = [plain(value) for value in values]
+        canonical(values)
+    return _text(values, values)
+
+
+def row_texts(columns: Sequence[pa.Array], form: int = EQUAL) -> pa.Array:
+    """Return the `row_text` of every row of Arrow `columns`; each distinct key is converted once."""
+    codes, values = [], []
+    for column in columns:
+        try:
+            encoded = column.dictionary_encode(null_encoding="encode")
+        except pa.ArrowNotImplementedError:  # lists, which only tables of an older txstorm have as keys
+            listed = zip(*(one.to_pylist() for one in columns), strict=True)
+            return pa.array([row_text(row, form) for row in listed], pa.string())
+        codes.append(encoded.indices.to_numpy(zero_copy_only=False))
+        values.append(encoded.dictionary.to_pylist())
+    distinct, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
+    keys = zip(*(map(some.__getitem__, row) for some, row in zip(values, distinct.tolist(), strict=True)), strict=True)
+    return pa.array([row_text(key, form) for key in keys], pa.string()).take(pa.array(rows.reshape(-1)))
+
+
+def id_text(values: Iterable[Any], form: int = EQUAL) -> str | None:
+    """Return the text of an id with these parts; None if a part is None.
+
+    A string is its own text, except that one which begins with ``=`` gets another ``=``; any other value is ``=`` and
+    its `text`. Parts are joined by commas, with commas and backslashes in them escaped.
+    """
+    texts = []
+    for value in values:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = str.__str__(value) if form == EQUAL else str(value)
+            texts.append(f"={value}" if value.startswith("=") else value)
+        else:
+            texts.append(f"={text(value, form)}")
+    if len(texts) == 1:
+        return texts[0]
+    return ",".join(one.replace("\\", "\\\\").replace(",", "\\,") for one in texts)
+
+
+def id_texts(columns: Sequence[pa.Array], form: int = EQUAL) -> pa.Array:
+    """Return the `id_text` of every row of Arrow `columns`; strings and ints without a Python object per row."""
+    texts = [_id_column(column, form) for column in columns]
+    if len(texts) == 1:
+        return texts[0]
+    escaped = (pc.replace_substring(pc.replace_substring(one, "\\", "\\\\"), ",", "\\,") for one in texts)
+    return pc.binary_join_element_wise(*escaped, ",")
+
+
+def _id_column(column: pa.Array, form: int) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.cast(pa.string())
+        marked = pc.starts_with(texts, "=")
+        if not pc.any(marked).as_py():
+            return texts
+        return pc.if_else(marked, pc.binary_join_element_wise("=", texts, ""), texts)
+    if pa.types.is_integer(column.type):
+        return pc.binary_join_element_wise("=", column.cast(pa.string()), "")
+    if pa.types.is_nested(column.type):
+        return pa.array([id_text([value], form) for value in column.to_pylist()], pa.string())
+    encoded = column.dictionary_encode()
+    texts = pa.array([id_text([value], form) for value in encoded.dictionary.to_pylist()], pa.string())
+    return texts.take(encoded.indices)
+
+
+def equal_text(stored: str) -> str:
+    """Return the text, in the form `EQUAL`, of a key of which a table has the `text` or `row_text` of either form."""
+    value = value_of(stored)
+    return row_text(value) if isinstance(value, list) else text(value)
+
+
+def equal_id(stored: str, parts: int) -> str:
+    """Return the text, in the form `EQUAL`, of an id with a number of `parts`, of which a table has the text."""
+    texts = [stored] if parts == 1 else [re.sub(r"\\(.)", r"\1", one) for one in _SEPARATED.findall(stored + ",")]
+    return str(id_text([one[1:] if one[:2] == "==" else value_of(one[1:]) if one[:1] == "=" else one for one in texts]))
+
+
+_SEPARATED = re.compile(r"((?:[^,\\]|\\.)*),", re.DOTALL)
+
+
+def any_text(value: Any) -> str:
+    """Return a text of a value that cannot be a key, by which it is distributed; equal values have equal texts."""
+    try:
+        return text_of(plain(value), "")
+    except EmitError:
+        return repr(value)
+
+
+def _part(value: Any) -> Any:
+    """Return the form of a value that can be part of a key, or a tuple of such; raise `StateError` for another one."""
+    value = plain(value)
+    if type(value) is tuple:
+        return tuple(map(_part, value))
+    if type(value) is not int or value.bit_length() > _MOST_BITS:
+        canonical_value(value)
+    return value
+
+
+def _text(value: Any, given: Any) -> str:
+    try:
+        return text_of(value, "key")
+    except (EmitError, ValueError) as error:
+        msg = f"{type(given).__name__} {shown(given)} cannot be part of a key: {error}"
+        raise StateError(msg) from None
+
+
+# -- bytes of keys -----------------------------------------------------------------------------------------------------
 
 
 def canonical_value(value: Any) -> tuple[bytes, bytes]:
-    """Return type tag and content bytes of one value; raise `StateError` for a type that cannot be a key."""
+    """Return type tag and content bytes of one value; raise `StateError` for one that cannot be a key."""
     encode = _ENCODERS.get(type(value))
     if encode is None:
-        msg = f"{type(value).__name__} {value!r} cannot be part of a key; use str, int, bool, bytes, datetime or date"
+        value = plain(value)
+        encode = _ENCODERS.get(type(value))
+    if encode is None:
+        whole = "" if not isinstance(value, datetime) else ", in whole microseconds"
+        msg = f"{type(value).__name__} {shown(value)} cannot be part of a key; use {KEY_TYPES}{whole}"
         raise StateError(msg)
     return encode(value)
+
+
+def is_key(value: Any) -> bool:
+    """Return whether a value is of a type that can be part of a key."""
+    return type(plain(value)) in _ENCODERS
 
 
 def canonical(values: Sequence[Any]) -> bytes:
@@ -60,65 +297,38 @@ def _int_bytes(value: int) -> bytes:
     try:
         return struct.pack("<q", value)
     except struct.error:
-        msg = f"int {value} does not fit in 64 bits and cannot be part of a key; use a string"
+        msg = f"int {shown(value)} does not fit in 64 bits and cannot be part of a key; use a string"
+        raise StateError(msg) from None
+
+
+def _str_bytes(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        msg = f"str {shown(value)} is no valid Unicode text and cannot be part of a key; replace its lone surrogates"
         raise StateError(msg) from None
 
 
 def _micros(value: datetime) -> int:
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         msg = f"datetime {value!r} has no time zone; times are UTC: give it one"
         raise StateError(msg)
-    delta = value.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return (value - _EPOCH) // timedelta(microseconds=1)
 
 
-def _float_bytes(value: float) -> bytes:
-    return struct.pack("<d", float("nan") if value != value else value + 0.0)  # noqa: PLR0124 - NaN is unequal to itself
-
-
+KEY_TYPES = "str, int, float, bool, bytes, datetime with a time zone, date, Decimal or None"
 _ENCODERS: dict[type, Callable[[Any], tuple[bytes, bytes]]] = {
     type(None): lambda _: (b"N", b""),
     bool: lambda v: (b"t", _int_bytes(int(v))),
     int: lambda v: (b"i", _int_bytes(v)),
-    float: lambda v: (b"f", _float_bytes(v)),
-    str: lambda v: (b"s", v.encode()),
+    float: lambda v: (b"f", struct.pack("<d", _plain_float(v))),
+    str: lambda v: (b"s", _str_bytes(v)),
     bytes: lambda v: (b"b", v),
     datetime: lambda v: (b"T", _int_bytes(_micros(v))),
     date: lambda v: (b"d", _int_bytes(v.toordinal() - date(1970, 1, 1).toordinal())),
     Decimal: lambda v: (b"D", decimal_text(v).encode()),
 }
 _TEXTUAL = (b"s", b"b", b"D")
-
-
-_LONGEST = 400
-"""Maximum number of digits of a whole number that is written without an exponent."""
-
-
-def plain_decimal(value: Decimal) -> Decimal:
-    """Return the canonical form of `value` among equal decimals, exactly: ``1.5`` for ``1.50``, ``0`` for ``-0``."""
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        return value  # NaN or infinity, which have only one form
-    kept = len(digits)
-    while kept and not digits[kept - 1]:
-        kept -= 1
-    if not kept:
-        return Decimal(0)
-    exponent += len(digits) - kept
-    zeros = exponent if 0 < exponent <= _LONGEST - kept else 0
-    return Decimal((sign, digits[:kept] + (0,) * zeros, exponent - zeros))
-
-
-def plain_number(value: Any) -> Any:
-    """Return the canonical form of a float or decimal among equal ones: ``0.0`` for ``-0.0``; others as they are."""
-    if isinstance(value, float):
-        return value + 0.0
-    return plain_decimal(value) if isinstance(value, Decimal) else value
-
-
-def decimal_text(value: Decimal) -> str:
-    """Return the canonical text of a decimal, which makes ``1.50`` and ``1.5`` the same key."""
-    return format(plain_decimal(value), "f")
 
 
 def _mix(value: int) -> int:
@@ -202,7 +412,10 @@ def _hash_array(column: Any) -> Hashes:
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         small = pa.string() if pa.types.is_large_string(kind) else pa.binary()
         return _hash_bytes(column.cast(small), b"s" if pa.types.is_large_string(kind) else b"b")
-    words = _words(column)
+    try:
+        words = _words(column)
+    except pa.ArrowInvalid:  # nanoseconds, or beyond 64 bits: the error names the value
+        words = None
     if words is None:
         return np.array([hash_value(value) for value in column.to_pylist()], dtype=np.uint64)
     tag, bits = words

@@ -44,14 +44,14 @@ def tag(value: Any, name: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # not what an enumeration calls it
     if isinstance(value, int):
         if value.bit_length() > MOST_BITS:
             msg = f"field {name!r}: an int of {value.bit_length():,} bits, expected at most {MOST_BITS:,}; send a text"
             raise EmitError(msg)
-        return int(value)
+        return int.__int__(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"f": repr(float(value))}
+        return float.__float__(value) if math.isfinite(value) else {"f": repr(float.__float__(value))}
     for kind, (letter, encode) in _TAGS.items():
         if isinstance(value, kind):
             return {letter: encode(value, name)}
@@ -79,7 +79,7 @@ _TAGS: dict[type, tuple[str, Callable[[Any, str], Any]]] = {
     bytes: ("b", lambda value, _: base64.b64encode(value).decode()),
     datetime: ("T", _micros),
     date: ("D", lambda value, _: value.isoformat()),
-    Decimal: ("n", lambda value, _: str(value)),
+    Decimal: ("n", lambda value, _: Decimal.__str__(value)),
     frozenset: ("S", lambda value, name: sorted((tag(part, name) for part in value), key=json.dumps)),
     set: ("s", lambda value, name: sorted((tag(part, name) for part in value), key=json.dumps)),
 }

@@ -60,6 +60,8 @@ _MOST_DAYS = 999_999_999
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _MOST_DIGITS = 76
 """Digits of the largest decimals of Arrow."""
+LONGEST = 400
+"""Maximum number of digits of a decimal that is written without an exponent."""
 EXACT = Context(prec=_MOST_DIGITS)
 """Context in which decimals of Arrow are added without rounding."""
 NO_TIME = "a time out of the years 1 to 9999, which Python does not have"
@@ -102,7 +104,21 @@ class Misfit(ValueError):
 
 def shown(value: object) -> str:
     """Return the repr of `value`, shortened for a message."""
-    return _shorten.repr(value)
+    try:
+        return _shorten.repr(value)
+    except ValueError:
+        return f"of type {type(value).__name__}, with more digits than Python writes out"
+
+
+def decimal_digits(value: Decimal) -> str:
+    """Return a decimal as text: its digits or, if they are more than `LONGEST`, its significant ones and an exponent.
+
+    An exponent costs a few bytes of input, and must not be written out to billions of zeros.
+    """
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or max(len(digits), len(digits) + exponent, -exponent) <= LONGEST:
+        return format(value, "f")
+    return f"{'-' * sign}{''.join(map(str, digits))}E{exponent}"
 
 
 def python_type(kind: pa.DataType) -> type:
@@ -172,13 +188,34 @@ def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(kind):
-        digits = kind.precision - kind.scale
-        if any(isinstance(one, Decimal) and one.is_finite() and one and one.adjusted() >= digits for one in values):
-            raise ValueError(_too_many(digits))
+    if _has(pa.types.is_decimal, kind):
+        values = _short_decimals(values, kind)
     wide = _wide(kind)
     column = pa.array(values, wide)
     return _in_range(column if wide == kind else _cast(column, kind))
+
+
+def _short_decimals(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
+    """Return values of which Arrow can have the decimals; it wraps or crashes with some exponents.
+
+    Raises:
+        ValueError: a decimal has more digits than the type `kind`.
+    """
+    if pa.types.is_list(kind):
+        return [None if one is None else _short_decimals(list(one), kind.value_type) for one in values]
+    if pa.types.is_struct(kind):
+        fields = [(field.name, field.type) for field in kind]
+        return [one and {name: _short_decimals([one[name]], inner)[0] for name, inner in fields} for one in values]
+    if not pa.types.is_decimal(kind):
+        return values
+    digits, least = kind.precision - kind.scale, -LONGEST
+    odd = [
+        one for one in values if isinstance(one, Decimal) and not least < one.adjusted() < digits and one.is_finite()
+    ]
+    if any(odd):
+        large = any(one.adjusted() >= digits for one in odd if one)
+        raise ValueError(_too_many(digits) if large else f"more than {kind.scale} digits after the decimal point")
+    return [Decimal(0) if isinstance(one, Decimal) and not one else one for one in values] if odd else values
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
@@ -293,7 +330,7 @@ def restored(rows: Any, kind: pa.DataType | pa.Schema) -> Any:
 
 def rows_out_of_range(column: Values) -> list[int]:
     """Return the rows with a time or date, perhaps in a list or struct, that Python does not have."""
-    if not _has_times(column.type) or _is_good(column, column.type):
+    if not _has(_is_bounded, column.type) or _is_good(column, column.type):
         return []
     return [row for row in range(len(column)) if not _is_good(column.slice(row, 1), column.type)]
 
@@ -377,7 +414,7 @@ def _too_many(digits: int) -> str:
 
 def _in_range(column: Values) -> Values:
     """Return `column`; raise `ValueError` if it has a time or date that Python does not have."""
-    for leaf, kind in _leaves(column, column.type) if _has_times(column.type) else ():
+    for leaf, kind in _leaves(column, column.type) if _has(_is_bounded, column.type) else ():
         bounds = _bounds(kind)
         if bounds is None or leaf.null_count == len(leaf):
             continue
@@ -388,9 +425,14 @@ def _in_range(column: Values) -> Values:
 
 
 @cache
-def _has_times(kind: pa.DataType) -> bool:
+def _has(is_wanted: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
+    """Return whether a type, or one inside it, is wanted."""
     if pa.types.is_nested(kind):
-        return any(_has_times(kind.field(i).type) for i in range(kind.num_fields))
+        return any(_has(is_wanted, kind.field(i).type) for i in range(kind.num_fields))
+    return bool(is_wanted(kind))
+
+
+def _is_bounded(kind: pa.DataType) -> bool:
     return _bounds(kind) is not None
 
 

@@ -169,7 +169,6 @@ def test_a_store_without_a_mark_is_accepted_with_a_warning():
     ("row", "said"),
     [
         (("a", 95, None, "r0"), "a row of a store cannot have the id None"),
-        ((1.5, 95, "r1", "r0"), "a row of a store cannot have the key float 1.5"),
         ((["a"], 95, "r1", "r0"), "a row of a store cannot have the key list"),
         (("a", None, "r1", "r0"), "expected an int or an aware datetime, got None"),
         (("a", 95, "r1", "r7"), "'r7'"),
@@ -192,7 +191,7 @@ def test_tuples_that_no_store_can_hold_may_become_dead_letters():
     """Only these tuples are left out, also if a key is too large or no key of any store."""
     store = Counting()
     with TopologyTestDriver(net(store), settings={"on_error": "dead_letter"}) as driver:
-        bad = [(key, 95, f"bad{at}", "r0") for at, key in enumerate((1.5, "x" * 70_000, 2**64))]
+        bad = [(key, 95, f"bad{at}", "r0") for at, key in enumerate((("x",), "x" * 70_000, 2**64))]
         too_long = ("a", 95, "x" * 70_000, "r0")
         commit(driver, {"r": [("a", 94, "r0", "r0"), *bad, too_long, ("a", 96, "r2", "r1")]})
         assert [one.id for rows in store.puts for one in rows] == ["r0", "r2"]

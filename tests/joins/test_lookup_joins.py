@@ -86,6 +86,17 @@ def test_each_type_gives_the_result_of_sql(how: str, tasks: int, users: Path) ->
     )
 
 
+def test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "rates", pa.table({"id": [1.0, 2.5]}))
+    for rows in ([("one", 1)], [("one", 1), ("other", 2.5)]):
+        with pytest.raises(TxstormError):
+            looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), rows)
+    assert looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), [("a", 1.0), ("b", 2.5)]) == [
+        ("a", 1.0),
+        ("b", 2.5),
+    ]
+
+
 def test_values_without_arrow_type_are_joined_as_well(users: Path) -> None:
     rows = [((1, 2), 1), ({"a": 1}, 2), (3.5, 3), (7, None)]
     emitted = looked_up(LookupJoin(("feed", "s"), users, on="id", how="left"), rows)

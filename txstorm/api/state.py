@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from txstorm.keys import EQUAL
+
 A = TypeVar("A")
 CHANGES, MERGE = "changes", "merge"
 LAYOUTS = (CHANGES, MERGE)
@@ -31,6 +33,21 @@ WRITERS = (DELTALAKE, SPARK)
 def arrow_type(declared: Any) -> pa.DataType | None:
     """Return the Arrow type of a column declared with a Python or Arrow type; None if the type is unsupported."""
     return declared if isinstance(declared, pa.DataType) else ARROW_TYPES.get(declared)
+
+
+@dataclass(frozen=True)
+class KeyTexts:
+    """Texts of keys in a table: the one form of equal keys, or in a table of an older txstorm each as it was written.
+
+    Attributes:
+        column: the column that holds them.
+        parts: for texts of ids, the number of parts of an id; None: texts of keys as JSON.
+        form: their form, see `txstorm.keys.text`; that of an existing table is recorded as the table's format.
+    """
+
+    column: str
+    parts: int | None = None
+    form: int = EQUAL
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,7 @@ class KeyedState:
             first run.
         fixed: what else must be the same at every start, as its rows depend on it: name → text. Fixed by the first
             run.
+        key_texts: a column that holds texts of keys of any type; None: none does.
     """
 
     name: str
@@ -67,6 +85,7 @@ class KeyedState:
     writer: str = DELTALAKE
     tasks: int | None = None
     fixed: Mapping[str, str] | None = field(default=None, hash=False)
+    key_texts: KeyTexts | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,12 @@ class SinkTable:
     name: str
     columns: Mapping[str, Any] = field(hash=False)
     writer: str = DELTALAKE
+
+
+def form_of_keys(handle: StateHandle | CollectionHandle) -> int:
+    """Return the form of the texts of keys in the table of a state; that of new tables for other handles."""
+    state = getattr(handle, "declared", None)
+    return EQUAL if state is None or state.key_texts is None else int(state.key_texts.form)
 
 
 class StateHandle(Protocol):

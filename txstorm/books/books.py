@@ -345,6 +345,7 @@ class Books:
                 self._commit(ops)
         old = (names.META, names.INTENTS, names.HISTORY, names.FAILURES)
         meta = Meta(rewind.row["extents"], rewind.row["stamp"]).to_json() if rewind.row else None
+        meta = self._read(names.meta_path(rewind.txid)) or meta  # there is one of the last committed txid
         self._commit(
             [
                 *(Delete(f"{path}/{name}") for path in old for name in self.ledger.children(path)),

@@ -12,6 +12,8 @@ from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.storage.tables.identity import TopologyIdentity
 
 FORMAT, VERSION = "txstorm-rewind", 1
+MIGRATION = "migration"
+"""Field of a rewind that is a migration; an older release, which would leave out its properties, does not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class RewoundTable:
         removes: files to remove from the table: those with later rows only, and those that `adds` replace.
         adds: files of the restored version and, if a group extends beyond the txid, its rows up to the txid.
         bound: the eviction bound that the restored version of a collection state's table has; None if it has none.
+        floor: the txid up to which a migration leaves no change rows; None: the rewind is no migration.
+        properties: the table properties that a migration sets.
     """
 
     uri: str
@@ -31,6 +35,8 @@ class RewoundTable:
     removes: tuple[str, ...]
     adds: tuple[DataFile, ...]
     bound: int | None = None
+    floor: int | None = None
+    properties: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class Rewind:
 
     def to_json(self) -> dict[str, Any]:
         """Return the rewind as JSON values, with the version of the format."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+        migrates = {MIGRATION: True} if any(table.properties for table in self.tables) else {}
+        return {"format": FORMAT, "version": VERSION, **migrates, **asdict(self)}
 
     @classmethod
     def from_json(cls, found: Any) -> Rewind:
@@ -74,6 +81,7 @@ class Rewind:
         try:
             fields = dict(found)
             name, version = fields.pop("format"), fields.pop("version")
+            fields.pop(MIGRATION, None)
             if name == FORMAT and version > VERSION:
                 msg = f"rewind: format version {version} is newer than {VERSION}, which this txstorm reads; upgrade it"
                 raise DataDirectoryError(msg)
@@ -88,4 +96,5 @@ def _table_from(found: Mapping[str, Any]) -> RewoundTable:
     removes, bound = tuple(map(checked_path, found["removes"])), found.get("bound")
     if bound is not None and not isinstance(bound, int):
         raise ValueError(f"expected a bound that is an int, got {bound!r}")
-    return RewoundTable(found["uri"], found["as_of"], removes, adds, bound)
+    more = found.get("floor"), found.get("properties")
+    return RewoundTable(found["uri"], found["as_of"], removes, adds, bound, *more)

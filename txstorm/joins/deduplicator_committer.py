@@ -19,11 +19,10 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import CollectionHandle, CollectionState
+from txstorm.api.state import CollectionHandle, CollectionState, KeyTexts, form_of_keys
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError
-from txstorm.keys import hash_rows
-from txstorm.tagged import text_of
+from txstorm.keys import EQUAL, WRITTEN, equal_id, hash_rows, id_text, id_texts
 from txstorm.user_code import InDriver
 from txstorm.windows.rules.event_time import instant
 
@@ -72,7 +71,12 @@ class IdCommitter(BatchBolt, Committer):
     def __init__(self, plan: DeduplicatorPlan) -> None:
         self.plan = plan
         self.ids = CollectionState(
-            f"{plan.component}-ids", {ID: str}, {TXID: int}, order={PASSED: datetime}, fixed={"id": ", ".join(plan.id)}
+            f"{plan.component}-ids",
+            {ID: str},
+            {TXID: int},
+            order={PASSED: datetime},
+            fixed={"id": ", ".join(plan.id)},
+            key_texts=KeyTexts(ID, len(plan.id)),
         )
         # Also with `keep`, which leaves it as it is: the same tables allow a change between the two.
         activity = {EPOCH: int, ACTIVE: bool}
@@ -99,6 +103,7 @@ class IdCommitter(BatchBolt, Committer):
         """Set up for one batch."""
         self._context, self._collector, self._txid = context, collector, attempt.txid
         self._shares: list[_Share] = []
+        self._form = form_of_keys(context.collection(self.ids.name))
         read_as_default = self.plan.default_fields is not None and context.is_read(DEFAULT_STREAM)
         self._also = (DEFAULT_STREAM,) if read_as_default else ()
 
@@ -107,12 +112,12 @@ class IdCommitter(BatchBolt, Committer):
         assert self._context.source is not None
         component, stream, _ = self._context.source
         batch = batch.select(self.plan.inputs[component, stream])
-        ids = column_ids([batch.column(name) for name in self.plan.id])
+        ids = id_texts([batch.column(name) for name in self.plan.id], self._form)
         self._shares.append(_Share((stream, *self._also), ids, batch))
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take a tuple whose values have no common Arrow type with those of the others."""
-        text = id_text([tuple[name] for name in self.plan.id])
+        text = id_text([tuple[name] for name in self.plan.id], self._form)
         streams = (tuple.source_stream, *self._also)
         self._shares.append(_Share(streams, pa.array([text], pa.string()), tuple.values))
 
@@ -120,7 +125,10 @@ class IdCommitter(BatchBolt, Committer):
         """Pass on the tuples whose ids are not known."""
         stamp = self._context.stamp
         known = self._context.collection(self.ids.name)
-        recent = pa.array((self._context.pinned or {}).get("ids") or [], pa.string())
+        ids = (self._context.pinned or {}).get("ids") or []
+        recent = pa.array(
+            [equal_id(one, len(self.plan.id)) for one in ids] if self._form == EQUAL else ids, pa.string()
+        )
         if self.plan.keep is not None:
             oldest = instant(stamp - self.plan.keep + 1)
             known.evict_before(oldest)
@@ -229,7 +237,7 @@ class RecallingCommitter(IdCommitter):
         if len(given) > MOST_RECENT:
             msg = f"{component}: recent() returned more than {MOST_RECENT:,} ids; return those of the last results only"
             raise InputError(msg)
-        texts = dict.fromkeys(id_text(_parts(component, one, width)) for one in given)
+        texts = dict.fromkeys(id_text(_parts(component, one, width), WRITTEN) for one in given)
         return [text for text in texts if text is not None]
 
 
@@ -277,53 +285,6 @@ def _first_of_new(given: pa.DictionaryArray, old: pa.BooleanArray) -> npt.NDArra
     first, distinct = first[distinct >= 0], distinct[distinct >= 0]
     passing[first[~old.to_numpy(zero_copy_only=False)[distinct]]] = True
     return passing
-
-
-# -- ids as text -------------------------------------------------------------------------------------------------------
-
-
-def id_text(values: Sequence[Any]) -> str | None:
-    """Return the text of an id with these parts; None if a part is None.
-
-    A string is its own text, except that one which begins with ``=`` gets another ``=``; any other value is ``=`` and
-    its tagged text. Parts are joined by commas, with commas and backslashes in them escaped.
-    """
-    texts = []
-    for value in values:
-        if value is None:
-            return None
-        if isinstance(value, str):
-            texts.append(f"={value}" if value.startswith("=") else str(value))
-        else:
-            texts.append(f"={text_of(value, 'id')}")
-    if len(texts) == 1:
-        return texts[0]
-    return ",".join(text.replace("\\", "\\\\").replace(",", "\\,") for text in texts)
-
-
-def column_ids(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return the text of each row's id, as `id_text` does; strings and ints without a Python object per row."""
-    texts = [_column_texts(column) for column in columns]
-    if len(texts) == 1:
-        return texts[0]
-    escaped = (pc.replace_substring(pc.replace_substring(one, "\\", "\\\\"), ",", "\\,") for one in texts)
-    return pc.binary_join_element_wise(*escaped, ",")
-
-
-def _column_texts(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        texts = column.cast(pa.string())
-        marked = pc.starts_with(texts, "=")
-        if not pc.any(marked).as_py():
-            return texts
-        return pc.if_else(marked, pc.binary_join_element_wise("=", texts, ""), texts)
-    if pa.types.is_integer(column.type):
-        return pc.binary_join_element_wise("=", column.cast(pa.string()), "")
-    encoded = column.dictionary_encode()
-    texts = pa.array([id_text([value]) for value in encoded.dictionary.to_pylist()], pa.string())
-    return texts.take(encoded.indices)
 
 
 def _parts(component: str, given: Any, width: int) -> Sequence[Any]:

@@ -21,6 +21,7 @@ from txstorm.api.names import DEFAULT_STREAM, near, stream_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError, StateError
+from txstorm.joins.side import key_faults
 from txstorm.joins.sql_joins import MISSING, Step, chain, numbered_keys
 from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.committer import WindowCommitter
@@ -301,6 +302,12 @@ class _Streams:
                 self.faults.append(f"no input is {self._kind} {name!r}; subscribe to it, such as with fields_grouping")
         keys = {name: self._key(name, field) for name, field in bolt.join_fields.items()}
         of_input = {(one.component, one.stream): name for name, some in self._inputs.items() for one in some}
+        columns = bolt.options.columns or {}
+        for step in bolt.steps:
+            ours, theirs = (
+                [(bolt.join_fields[name], columns.get(bolt.join_fields[name]))] for name in (step.stream, step.other)
+            )
+            self.faults += key_faults(ours, theirs)
         self.plan = JoinPlan(of_input, keys, tuple(self._wanted()))
         if site.parallelism > 1 and bolt.options.key is None:
             self._check_groupings()

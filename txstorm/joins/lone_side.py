@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,15 +19,21 @@ from txstorm.joins.rules.positions import Arrivals, PositionRule
 from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
 from txstorm.joins.stores.row_text import MAX_KEY_BYTES, key_bytes
+from txstorm.keys import KEY_TYPES, is_key
+from txstorm.typed import shown
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
 from txstorm.windows.rules.forms import Count, duration, sliding
 
-KEY_TYPES = (str, int, bool, bytes, datetime, date, Decimal)
-"""Types of which keys and ids of a store may be."""
 TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-SURE_TYPES = (pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_date, pa.types.is_decimal)
+SURE_TYPES = (
+    pa.types.is_signed_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_decimal,
+)
 """Types of columns all of whose values can be keys."""
 SURE_BYTES = MAX_KEY_BYTES // 2
 """Size up to which a key is not too large in any encoding."""
@@ -130,11 +134,11 @@ class CheckedSideTimes(SideTimes):
         found = dict(zip(self._stored, values, strict=True))
         for name, value in found.items():
             role = "key" if name in self._side.key else "id"
-            if not isinstance(value, KEY_TYPES) and (value is not None or role == "id"):
-                what = "None" if value is None else f"{type(value).__name__} {value!r}"
+            if not is_key(value) or (value is None and role == "id"):
+                what = "None" if value is None else f"{type(value).__name__} {shown(value)}"
                 msg = (
                     f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
-                    f"{what}; use a str, int, bool, bytes, datetime, date or Decimal, or leave such tuples out with "
+                    f"{what}; use {KEY_TYPES}, for ids without None, or leave such tuples out with "
                     "on_error='dead_letter'"
                 )
                 raise ValueError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
+from txstorm.typed import python_type
 from txstorm.windows.rules.event_time import UNITS
 from txstorm.windows.rules.forms import Duration, duration
 
@@ -120,3 +121,22 @@ def _check_columns(component: str, columns: Mapping[str, Any], time: str) -> Non
     if fault is not None:
         msg = f"Side {component!r}: columns: {fault}"
         raise InputError(msg)
+
+
+def key_faults(fields: Iterable[tuple[str, Any]], others: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Yield a fault for each field of a key whose declared type has no value that is equal to one of the other's.
+
+    `fields`, `others`: the fields of both keys, in order, each with its type; None: not declared.
+    """
+    for (name, declared), (other, its) in zip(fields, others, strict=False):
+        kinds = arrow_type(declared), arrow_type(its)
+        if None not in kinds and python_type(kinds[0]) is not python_type(kinds[1]):
+            yield (
+                f"the key fields {name!r} and {other!r} have the types {kinds[0]} and {kinds[1]}, so none would match; "
+                "declare the same type, and convert one of them"
+            )
+
+
+def declared_key(side: Side) -> list[tuple[str, Any]]:
+    """Return the fields of the key of a side with their declared types; None: not declared."""
+    return [(name, (side.columns or {}).get(name)) for name in side.key]

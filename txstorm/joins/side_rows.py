@@ -20,7 +20,7 @@ from txstorm.api.state import CollectionState, arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Mask, Numbers, Rows
 from txstorm.joins.side import Side
-from txstorm.keys import groups_of, hash_rows, key_group, plain_number
+from txstorm.keys import groups_of, hash_rows, key_group, plain, row_text
 from txstorm.tagged import text_of, value_of
 from txstorm.typed import Misfit, column_of, converted
 from txstorm.windows.aggregates.groups import numbered, whole
@@ -270,18 +270,18 @@ def texts_of(values: pa.Array | list[Any], name: str, *, key: bool = False) -> p
     `key`: whether equal numbers, such as the decimals 1.5 and 1.50, have the same text.
     """
     if isinstance(values, list):
-        return pa.array([_text(plain_number(value) if key else value, name) for value in values], pa.string())
+        return pa.array([_text(plain(value) if key else value, name) for value in values], pa.string())
     kind = values.type
     if pa.types.is_dictionary(kind):
         return texts_of(values.dictionary_decode(), name, key=key)
     if pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        plain = values.cast(pa.string())
-        tagged = pc.match_substring_regex(plain, _TAGGED)
+        texts = values.cast(pa.string())
+        tagged = pc.match_substring_regex(texts, _TAGGED)
         if not pc.any(tagged).as_py():
-            return plain
-        return pa.array([_text(value, name) for value in plain.to_pylist()], pa.string())
+            return texts
+        return pa.array([_text(value, name) for value in texts.to_pylist()], pa.string())
     if pa.types.is_nested(kind):
         return pa.array([_text(value, name) for value in values.to_pylist()], pa.string())
     encoded = values.dictionary_encode()
@@ -290,8 +290,7 @@ def texts_of(values: pa.Array | list[Any], name: str, *, key: bool = False) -> p
 
 def _texts_of_keys(rows: Iterable[Sequence[Any]]) -> pa.Array:
     """Return the texts of keys of several fields; None if one of the fields is None."""
-    keys = ([plain_number(value) for value in row] for row in rows)
-    return pa.array([None if None in key else text_of(key, KEY) for key in keys], pa.string())
+    return pa.array([None if None in row else row_text(row) for row in map(list, rows)], pa.string())
 
 
 def values_of(texts: pa.Array) -> pa.Array | list[Any]:
@@ -315,7 +314,7 @@ def values_of(texts: pa.Array) -> pa.Array | list[Any]:
     if len({type(value) for value in distinct}) == 1:
         try:
             return pa.array(distinct).take(encoded.indices)
-        except (pa.ArrowException, OverflowError):
+        except (pa.ArrowException, OverflowError, TypeError):  # a decimal that is not finite
             pass
     return [None if code is None else distinct[code] for code in encoded.indices.to_pylist()]
 

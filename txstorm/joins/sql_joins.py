@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from txstorm.keys import canonical_value
+from txstorm.keys import canonical_value, plain
 from txstorm.row_order import Numbers
 
 MISSING = -1
@@ -33,11 +33,14 @@ def numbered_keys(columns: Mapping[str, Iterable[Any]]) -> dict[str, Numbers]:
     known: dict[Any, int] = {None: MISSING}
     number = known.setdefault
     return {
-        name: np.fromiter(
-            [number(one if type(one) in _PLAIN else canonical_value(one), len(known)) for one in values], np.int64
-        )
+        name: np.fromiter([number(one if type(one) in _PLAIN else _other(one), len(known)) for one in values], np.int64)
         for name, values in columns.items()
     }
+
+
+def _other(value: Any) -> Any:
+    value = plain(value)
+    return value if type(value) in _PLAIN else canonical_value(value)
 
 
 _PLAIN = frozenset({str, int, type(None)})

@@ -1,4 +1,4 @@
-"""`txstorm rewind`: roll all tables of a topology back to an earlier transaction (design rule R9, rewind)."""
+"""`txstorm rewind`: roll all tables of a topology back to an earlier transaction (R9, rewind); `txstorm migrate`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row
 from txstorm.operations.rewind_target import rewind_target
+from txstorm.recovery.key_texts import old_texts
 from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import Directory, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, STAGED
+from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STAGED, STATE
 from txstorm.topology.graph import Topology
+
+MENTIONED = 20
+"""Greatest number of keys that an error lists."""
 
 
 def rewind(
@@ -100,18 +104,7 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str], lanes
     faults.point("rewind.before")
     row = _row(directory, identity, txid)
     last = books.currtx() - 1
-    decided = Rewind(
-        identity.topology,
-        identity.incarnation,
-        identity.timeline + 1,
-        books.epoch,
-        txid,
-        row,
-        tuple(_planned(place, books.epoch, identity, txid)),
-    )
-    books.decide_rewind(decided)
-    faults.point("rewind.decided")
-    carry_out(place, books, decided, lanes)
+    decided = _carried_out(place, books, identity, txid, row, _planned(place, books.epoch, identity, txid), lanes)
     return {
         "topology": identity.topology,
         "txid": txid,
@@ -120,6 +113,83 @@ def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str], lanes
         "tables": [table.uri for table in decided.tables],
         "kept": sorted(outside),
     }
+
+
+def _carried_out(
+    place: Directory,
+    books: Books,
+    identity: Identity,
+    txid: int,
+    row: dict[str, Any] | None,
+    tables: Sequence[RewoundTable],
+    lanes: Lanes,
+) -> Rewind:
+    """Decide a rewind to `txid`, and carry it out."""
+    owner = identity.topology, identity.incarnation, identity.timeline + 1
+    decided = Rewind(*owner, books.epoch, txid, row, tuple(tables))
+    books.decide_rewind(decided)
+    faults.point("rewind.decided")
+    carry_out(place, books, decided, lanes)
+    return decided
+
+
+def migrate(data_dir: str | Path) -> dict[str, Any]:
+    """Rewrite the texts of keys in tables of an older txstorm, so that equal keys are one; it must not be running.
+
+    It is a rewind to the last transaction, which undoes nothing: its timeline is a new one, and the kept history begins
+    with it. After a crash, the next start, or the next migration, completes it.
+
+    Returns:
+        ``topology``, ``txid``, ``timeline``, ``migrated`` (the states that were rewritten), and ``unknown`` (states
+        that may be those of stateful bolts, which a start with this version marks).
+
+    Raises:
+        InputError: keys of a state would become one; the message lists them, and nothing is changed.
+        HeldError: the topology is running.
+    """
+    directory = topology_in(data_dir)
+    ledger = open_ledger(directory, create=False)
+    try:
+        ledger.acquire("txstorm migrate")
+        books = Books(ledger, directory / "intents")
+        finish_rewind(directory, books)
+        return _migrated(directory, books)
+    finally:
+        ledger.close()
+
+
+def _migrated(directory: Path, books: Books) -> dict[str, Any]:
+    identity = books.identity()
+    if identity is None:
+        raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to migrate")
+    _check_waiting(directory, books)
+    place = Directory(directory, books.check_leads)
+    check(place, books, identity)
+    take_over(place, books, identity)
+    owner = TopologyIdentity(identity.topology, identity.incarnation, identity.timeline)
+    refs, txid = list(table_refs(directory)), books.currtx() - 1
+    old, unknown = old_texts(place, owner, refs)
+    made = {"topology": identity.topology, "txid": txid, "timeline": identity.timeline}
+    if clashes := [f"state {one.name}: {' and '.join(texts)}" for one in old for texts in one.clashes]:
+        few, more = clashes[:MENTIONED], len(clashes) - MENTIONED
+        msg = (
+            f"{directory}: equal keys, which an older txstorm has kept apart, would become one:\n  "
+            + "\n  ".join([*few, *([f"and {more} more"] if more > 0 else [])])
+            + "\nNothing was changed. The tables go on as they are; migrate once only one of each is left"
+        )
+        raise InputError(msg)
+    if old and txid > 0:
+        by_name, now = {one.name: one for one in old}, THREADS.now() // 1000
+        tables = [
+            by_name[ref.name].planned(ref, txid, books.epoch, now)
+            if ref.kind in (CHANGES, STATE) and ref.name in by_name
+            else plan_table(place, owner, ref, txid, books.epoch, now)
+            for ref in refs
+        ]
+        books.write_kept(max(txid, books.kept()))
+        row = _row(directory, identity, txid)
+        made["timeline"] = _carried_out(place, books, identity, txid, row, tables, THREADS).timeline
+    return {**made, "migrated": sorted(one.name for one in old), "unknown": unknown}
 
 
 def _check_wanted(directory: Path, books: Books, txid: int) -> None:
@@ -159,11 +229,15 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
             "there again"
         )
         raise InputError(msg)
+    _check_waiting(directory, books)
+
+
+def _check_waiting(directory: Path, books: Books) -> None:
     waiting = [intent for intent in books.live_intents() if waits_for_code(intent)]
     if waiting:
         msg = (
             f"{directory}: txids {waiting[0].first}-{waiting[-1].last} are decided and wait for a map or outlet; start "
-            "the topology once, which puts them, and rewind then"
+            "the topology once, which puts them, and try again then"
         )
         raise InputError(msg)
 

@@ -14,7 +14,7 @@ from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.rows.eviction import NO_BOUND, is_placed
 from txstorm.storage.rows.schema import TXID, in_order
 from txstorm.storage.tables.as_of import bound_as_of
-from txstorm.storage.tables.identity import TableRef, TopologyIdentity, key_names_of, table_ref
+from txstorm.storage.tables.identity import FORMAT, TableRef, TopologyIdentity, key_names_of, table_ref
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.rewrite import FILE_ROWS, folded
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
@@ -62,7 +62,7 @@ def saved_rows(source: Path, savepoint: Savepoint, ref: TableRef) -> pa.Table:
 def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, ref: TableRef, now: int) -> None:
     old = DeltaHandle.open(source / ref.uri, savepoint.tables[ref.uri].version)
     about = {key: text for key, text in old.properties.items() if key.startswith("txstorm.")}
-    about = {key: text for key, text in about.items() if key not in owner.properties()}
+    about = {key: text for key, text in about.items() if key == FORMAT or key not in owner.properties()}
     # A sink is copied with all its rows and keeps its first txid; a state begins with the savepoint's txid.
     since = savepoint.txid if ref.kind in (STATE, CHANGES) else open_table(source, ref).since()
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)

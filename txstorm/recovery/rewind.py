@@ -105,6 +105,8 @@ def restore_table(where: Path | TableDirectory, rewind: Rewind, todo: RewoundTab
             raise FencedError(f"{msg}; the other one carries the rewind out")
         if table.log.app_version(ref.txid_app(owner)) is not None:
             table.secure()
+            if todo.properties:
+                table.describe(todo.properties, epoch)
             return
         table.secure()  # no power failure may lose a version before the one that is committed now
         try:
@@ -201,6 +203,8 @@ def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch
     removes = [current[path] for path in todo.removes if path in current]
     since, until = min(table.since(), rewind.txid), table.until()
     apps = {table.ref.txid_app(owner): todo.as_of, owner.epoch_app: epoch, owner.since_app: since}
+    if todo.floor is not None:
+        apps[owner.floor_app] = todo.floor
     if todo.bound is not None or table.log.app_version(owner.bound_app) is not None:
         apps[owner.bound_app] = NO_BOUND if todo.bound is None else todo.bound
     if until is not None:

@@ -76,21 +76,22 @@ class ReplayTables:
         states: dict[str, tuple[str, Unpublished[Any]]] = {}
         sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
         for one in declarations(topology.states, topology.sinks):
-            self._check(data_dir, one)
-            name = one.table.name
-            if isinstance(one.table, SinkTable):
-                self._sinks[name] = SinkGroup(one.table)
+            table, name = self._checked(data_dir, one), one.table.name
+            if isinstance(table, SinkTable):
+                self._sinks[name] = SinkGroup(table)
                 sinks[name] = one.component, self._sinks[name]
             else:
-                self._states[name] = state_group(one.table, self._loaded(data_dir, one.table, before, committed))
+                self._states[name] = state_group(table, self._loaded(data_dir, table, before, committed))
                 states[name] = one.component, self._states[name]
         self._tables = CommitTables(states, sinks, ())
 
-    def _check(self, data_dir: Path, one: DeclaredTable) -> None:
-        """Raise `StateError` unless the table has the columns that the code declares."""
+    def _checked(self, data_dir: Path, one: DeclaredTable) -> KeyedState | SinkTable:
+        """Return the declaration; raise `StateError` unless the table has the columns that the code declares."""
         for ref in one.refs[:1]:
             if ref.uri in self._committed.kinds:
-                one.checked(open_table(data_dir, ref))
+                found = one.checked(open_table(data_dir, ref))
+                return one.stored(found) if isinstance(one.table, KeyedState) else one.table
+        return one.table
 
     def _loaded(self, data_dir: Path, state: KeyedState, before: int, committed: int) -> StateIndex | CollectionIndex:
         index = self._indexes[state.name] = state_index(state)

@@ -27,6 +27,7 @@ from txstorm.storage.tables.merge_layout import no_changes
 from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
+from txstorm.typed import decimal_digits
 
 Stamps = Callable[[int], int | None]
 """Function that returns the stamp of a committed txid, UTC microseconds; None if it is unknown."""
@@ -327,7 +328,7 @@ def json_value(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return format(value, "f")
+        return decimal_digits(value)
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -18,6 +18,7 @@ from txstorm.api.external import Outlet
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.errors import SettingError, StateError
+from txstorm.typed import decimal_digits
 
 if TYPE_CHECKING:
     from txstorm.clients.kafka.producer import KafkaWriter, Settings
@@ -185,7 +186,7 @@ def _other(value: Any) -> str:
         case datetime() | date():
             return value.isoformat()
         case Decimal() if math.isfinite(value):
-            return format(value, "f")
+            return decimal_digits(value)
         case bytes():
             msg = "bytes have no JSON form; send them as a field of their own (value='field'), or give a function"
             raise TypeError(msg)

@@ -68,6 +68,7 @@ class TaskCollection:
         self.tasks = 1
         self.bound = NO_BOUND
         self.kept: Any = None
+        self.declared = group.state
         self._group, self._txid, self._place_of_task = group, txid, (component, task)
         self._where = f"{component}[{task}], txid {txid}"
         self._buffer = _Buffer([], [], [])

@@ -24,6 +24,7 @@ class TaskState(TaskWrites):
     def __init__(self, group: StateGroup, component: str, task: int, txid: int) -> None:
         super().__init__(group.state.name, component, task, txid, {})
         self._group = group
+        self.declared = group.state
         self._keys = group.keys
         self._values = group.values
 

@@ -263,7 +263,7 @@ class StateStore:
         letters: SinkGroup | None = None
         for one in self._declared:
             if isinstance(one.table, KeyedState):
-                states[one.table.name] = one.component, self._load_state(one, one.table)
+                states[one.table.name] = one.component, self._load_state(one)
             elif one.letters:
                 letters = self._load_sink(one, one.table)
             else:
@@ -370,7 +370,8 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: DeclaredTable, state: KeyedState) -> Unpublished[Any]:
+    def _load_state(self, one: DeclaredTable) -> Unpublished[Any]:
+        state = one.stored(self._delta[one.refs[0]])
         published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
         changes, bounds = None if one.merged else published, self._settings.bounds
         index = opened_index(self.data_dir, state, kept, changes, bounds, self._lanes)

@@ -7,12 +7,11 @@ rejects the writes of coordinators with an older epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
 from txstorm.api.external import KeyValueState
 from txstorm.errors import EmitError, StateError
+from txstorm.keys import EQUAL, text
 from txstorm.tagged import text_of, value_of
 from txstorm.typed import shown
 
@@ -20,7 +19,6 @@ Changes = Mapping[bytes, bytes | None]
 """Serialized key → serialized value; None: the key is deleted."""
 CACHED = 100_000
 """Maximum number of values read from the store that a state keeps between two transactions."""
-_KEY_TYPES = (str, int, bool, bytes, datetime, date, Decimal, type(None))
 
 
 class Place(NamedTuple):
@@ -83,24 +81,43 @@ class TextSerializer:
         return value_of(data.decode())
 
 
-class KeySerializer(TextSerializer):
-    """Default serializer of keys: plain values and tuples of them; ``1``, ``"1"`` and ``True`` are different keys."""
+class KeySerializer:
+    """Default serializer of keys: plain values and tuples of them; ``1``, ``"1"`` and ``True`` are different keys.
+
+    Args:
+        form: the form of their texts; see `txstorm.keys.text`.
+    """
+
+    def __init__(self, form: int = EQUAL) -> None:
+        self._form = form
 
     def serialize(self, value: Any) -> bytes:
         """See `Serializer`."""
-        _check_key(value)
-        return super().serialize(value)
+        for part in _parts(value):
+            if isinstance(part, float):
+                msg = f"a float cannot be a key; use {_KEY_TYPES}"
+                raise TypeError(msg)
+        try:
+            return text(value, self._form).encode()
+        except StateError as error:
+            msg = f"a {type(value).__name__} cannot be a key; use {_KEY_TYPES} ({error})"
+            raise TypeError(msg) from None
+
+    def deserialize(self, data: bytes) -> Any:
+        """See `Serializer`."""
+        return value_of(data.decode())
 
 
-def _check_key(value: Any) -> None:
+_KEY_TYPES = "str, int, bool, bytes, datetime with a time zone, date, Decimal, None, or a tuple of these"
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the parts of a key."""
     if isinstance(value, tuple):
         for part in value:
-            _check_key(part)
-    elif not isinstance(value, _KEY_TYPES):
-        msg = (
-            f"a {type(value).__name__} cannot be a key; use str, int, bool, bytes, date, datetime, Decimal, or a tuple"
-        )
-        raise TypeError(msg)
+            yield from _parts(part)
+    else:
+        yield value
 
 
 class Form(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from txstorm.api.external import KeyValueState, StateContext, StateProvider
 from txstorm.errors import InputError
 from txstorm.stateful.classes import known_class
-from txstorm.stateful.key_values import Changes, Form, Place, StoredKeyValueState
+from txstorm.stateful.key_values import Changes, Form, KeySerializer, Place, StoredKeyValueState
 
 if TYPE_CHECKING:
     from txstorm.clients.redis.connection import RedisAddress
@@ -41,11 +41,14 @@ class RedisStateProvider(StateProvider):
         from txstorm.clients.redis.namespace import RedisNamespace
 
         form, address = _form(conf or {}), _address(conf or {})
-        if context is None:
-            return StoredKeyValueState(namespace, _RedisStore(RedisNamespace(address, namespace)), 0, form)
-        owner = f"topology {context.topology!r} (data directory {context.incarnation})"
-        store = _RedisStore(RedisNamespace(address, namespace, owner, context.epoch))
-        return StoredKeyValueState(namespace, store, context.timeline, form)
+        owner, epoch, timeline = "", None, 0
+        if context is not None:
+            owner = f"topology {context.topology!r} (data directory {context.incarnation})"
+            epoch, timeline = context.epoch, context.timeline
+        opened = RedisNamespace(address, namespace, owner, epoch)
+        if isinstance(form.keys, KeySerializer):
+            form = form._replace(keys=KeySerializer(opened.form()))
+        return StoredKeyValueState(namespace, _RedisStore(opened), timeline, form)
 
 
 class _RedisStore:

@@ -7,9 +7,10 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, Protocol
 
 from txstorm.api.external import KeyValueState
-from txstorm.api.state import KeyedState, StateHandle
+from txstorm.api.state import KeyedState, KeyTexts, StateHandle, form_of_keys
 from txstorm.errors import StateError
-from txstorm.stateful.key_values import Form
+from txstorm.keys import plain
+from txstorm.stateful.key_values import Form, KeySerializer
 from txstorm.tagged import text_of, value_of
 from txstorm.typed import shown
 
@@ -35,7 +36,9 @@ def state_table(name: str, *, shared: bool, key_type: Any, value_type: Any, task
     """Return the declaration of the table that holds the state of the component `name`."""
     key = {KEY: str if key_type is None else key_type}
     value = {VALUE: str if value_type is None else value_type}
-    return KeyedState(name, key if shared else {TASK: int, **key}, value, tasks=None if shared else tasks)
+    texts = KeyTexts(KEY) if key_type is None else None
+    key = key if shared else {TASK: int, **key}
+    return KeyedState(name, key, value, tasks=None if shared else tasks, key_texts=texts)
 
 
 class TableKeyValueState(KeyValueState):
@@ -63,7 +66,7 @@ class TableKeyValueState(KeyValueState):
         self._handle = handle
         self._task = task
         self._typed_key, self._typed_value = (kind is not None for kind in kinds)
-        self._form = Form()
+        self._form = Form(KeySerializer(form_of_keys(handle)))
         self._read: dict[Any, Any] = {}
         self._written: dict[Any, Any] = {}
         self._writes = 0
@@ -168,9 +171,12 @@ class TableKeyValueState(KeyValueState):
 
     def _name(self, key: Any) -> Any:
         """Return the name under which a key is kept here: itself if it is a string or typed, else its text."""
+        if isinstance(key, str):
+            return str.__str__(key)
         if not self._typed_key:
-            return key if type(key) is str else (self._form.key(key, self._where).decode(),)
-        if isinstance(key, bool):  # otherwise True would be the key 1
+            return (self._form.key(key, self._where).decode(),)
+        key = plain(key)
+        if isinstance(key, bool | float):  # otherwise True and 1.0 would be the key 1
             self._handle.get(self._row(key))
         if not isinstance(key, tuple | list | dict | set):
             return key

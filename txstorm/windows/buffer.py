@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.state import CollectionHandle, CollectionState, arrow_type
+from txstorm.api.state import CollectionHandle, CollectionState, KeyTexts, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
 from txstorm.tagged import text_of, value_of
@@ -41,6 +41,7 @@ def buffer_state(plan: WindowPlan) -> CollectionState:
         key={UNIT: str},
         value={ARRIVAL: int, SOURCE: int, **fires, **values},
         order={TIME: int},
+        key_texts=None if plan.key is None else KeyTexts(UNIT),
     )
 
 

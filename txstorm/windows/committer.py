@@ -15,6 +15,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.state import form_of_keys
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state, typed_columns
@@ -87,7 +88,7 @@ class WindowCommitter(PartialCommitter):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._context, self._collector, self._attempt = context, collector, attempt
-        self._intake = Intake(self.plan, attempt)
+        self._intake = Intake(self.plan, attempt, form_of_keys(context.state(self.progress.name)))
         self._chunks: list[Chunk] = []
         self._newest: dict[tuple[int, str], int] = {}
         self._frontiers: dict[tuple[str, str], int] = {}

@@ -14,7 +14,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
-from txstorm.tagged import text_of
+from txstorm.keys import EQUAL, row_text, row_texts
 from txstorm.windows.plan import TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
 from txstorm.windows.rules.forms import Duration, Trigger, duration
@@ -61,10 +61,17 @@ Check = Callable[[Chunk], object]
 
 
 class Intake:
-    """Reads tuples for a windowed component: checks them one by one or, where nothing calls user code, as columns."""
+    """Reads tuples for a windowed component: checks them one by one or, where nothing calls user code, as columns.
 
-    def __init__(self, plan: WindowPlan, attempt: TransactionAttempt) -> None:
+    Args:
+        plan: the plan of the component.
+        attempt: the transaction.
+        form: the form of the texts of keys; see `txstorm.keys.text`.
+    """
+
+    def __init__(self, plan: WindowPlan, attempt: TransactionAttempt, form: int = EQUAL) -> None:
         self._plan = plan
+        self._form = form
         self._numbers = {(one.component, one.stream): number for number, one in enumerate(plan.inputs)}
         if plan.event_time:
             stages = (map_side_id(plan.id, one.component, one.stream) for one in plan.inputs)
@@ -86,7 +93,7 @@ class Intake:
         batch = batch.select(plan.inputs[number].fields)
         calls = (plan.time.extractor, plan.form.trigger, plan.form.gap if callable(plan.form.gap) else None)
         tuples = list(self._tuples(number, task, batch)) if any(calls) else []
-        units = None if plan.key is None else _keys([batch.column(name) for name in plan.key])
+        units = None if plan.key is None else row_texts([batch.column(name) for name in plan.key], self._form)
         times = self._times(number, task, batch, tuples)
         partition = plan.time.partition
         parts = None if partition is None else batch.column(partition)
@@ -101,7 +108,7 @@ class Intake:
             times = self._times_of(number, task, _stamps(plan.time, given), given)
         units = None
         if plan.key is not None:
-            units = pa.array([key_text([one[name] for name in plan.key]) for one in given], pa.string())
+            units = pa.array([row_text([one[name] for name in plan.key], self._form) for one in given], pa.string())
         partition = plan.time.partition
         newest = _newest(times, None if partition is None else [one[partition] for one in given])
         values = [tuple(one.values) for one in given]
@@ -148,26 +155,6 @@ class Intake:
     def _tuples(self, number: int, task: int, batch: pa.RecordBatch) -> Iterator[Tuple]:
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return map(Tuple, rows, repeat(self.origin(number, task)))
-
-
-def key_text(values: Sequence[Any]) -> str:
-    """Return the text of a key, a JSON list of its values."""
-    return text_of(list(values), "key")
-
-
-def _keys(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return the text of each row's key; each distinct key is converted once."""
-    codes: list[Any] = []
-    values = []
-    for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        codes.append(encoded.indices.to_numpy(zero_copy_only=False))
-        values.append(encoded.dictionary.to_pylist())
-    distinct, rows = np.unique(np.stack(codes), axis=1, return_inverse=True)
-    keys = zip(
-        *([some[code] for code in row] for some, row in zip(values, distinct.tolist(), strict=True)), strict=True
-    )
-    return pa.array(map(key_text, keys), pa.string()).take(pa.array(rows.reshape(-1)))
 
 
 def _newest(times: Times | None, parts: pa.Array | list[Any] | None) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from txstorm.api.state import KeyedState
+from txstorm.api.state import KeyedState, KeyTexts
 from txstorm.errors import StateError
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.event_time import Newest, Progress
@@ -24,7 +24,8 @@ COMPONENT = "component"
 def progress_state(plan: WindowPlan, fixed: Mapping[str, str]) -> KeyedState:
     """Declare the state of the records of a component; `fixed`: what must be the same at every start."""
     tasks = None if plan.owner_fields is not None else plan.parallelism
-    return KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str}, tasks=tasks, fixed=fixed)
+    texts = None if plan.key is None else KeyTexts("unit")
+    return KeyedState(f"{plan.id}-progress", {"unit": str}, {"record": str}, tasks=tasks, fixed=fixed, key_texts=texts)
 
 
 @dataclass(frozen=True)

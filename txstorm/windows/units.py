@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from txstorm.api.state import CollectionHandle, CollectionState, StateHandle
+from txstorm.api.state import CollectionHandle, CollectionState, KeyTexts, StateHandle
 from txstorm.keys import canonical
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import UNIT, TupleBuffer, by_unit, position, rows_of
@@ -39,7 +39,9 @@ live may be over, and those that got tuples since the last early results."""
 
 def queue_state(plan: WindowPlan) -> CollectionState:
     """Declare the queues of a component with windows per key."""
-    return CollectionState(f"{plan.id}-due", key={QUEUE: str}, value={UNIT: str}, order={DUE: int})
+    return CollectionState(
+        f"{plan.id}-due", key={QUEUE: str}, value={UNIT: str}, order={DUE: int}, key_texts=KeyTexts(UNIT)
+    )
 
 
 def queue_name(kind: str, task: int, tasks: int) -> str:

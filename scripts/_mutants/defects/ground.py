@@ -54,9 +54,23 @@ MUTANTS = (
     ),
     Mutant(
         "a_negative_zero_is_another_key",
-        "_float_bytes",
-        "value + 0.0",
-        "value",
+        "_plain_float",
+        "float.__float__(value) + 0.0",
+        "float.__float__(value)",
         "tests/unit/test_keys.py",
+    ),
+    Mutant(
+        "subclasses_are_other_keys",
+        "plain",
+        "next((make for base, make in _PLAIN.items() if isinstance(value, base)), None)",
+        "None",
+        "tests/joins/test_keys_everywhere.py::test_equal_keys_have_one_text_and_one_hash",
+    ),
+    Mutant(
+        "small_exponents_are_written_out",
+        "decimal_digits",
+        "max(len(digits), len(digits) + exponent, -exponent)",
+        "max(len(digits), len(digits) + exponent)",
+        "tests/joins/test_keys_everywhere.py::test_bytes_and_hashes_of_up_to_400_digits_are_those_of_commit_08151c43",
     ),
 )

@@ -221,4 +221,11 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "text.removeprefix('file:').lstrip('/')",
         "tests/joins/test_lookup_joins.py",
     ),
+    Mutant(
+        "an_int_meets_a_float_column_by_its_neighbours",
+        "LookupTable.key_column",
+        "value is not None and type(value) is not exact",
+        "False",
+        "tests/joins/test_lookup_joins.py::test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours",
+    ),
 )

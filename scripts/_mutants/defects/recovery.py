@@ -248,4 +248,18 @@ except TableCorrupt as cause:
 """,
         "tests/unit/storage/tables/test_table.py::test_every_version_is_synced_before_the_next_one_is_committed",
     ),
+    Mutant(
+        "keys_that_become_one_are_migrated",
+        "OldTexts._clashes",
+        "len(texts) > 1",
+        "False",
+        "tests/recovery/lifecycle/test_key_migration.py",
+    ),
+    Mutant(
+        "a_migrated_table_keeps_its_format",
+        "restore_table",
+        "table.describe(todo.properties, epoch)",
+        "pass",
+        "tests/recovery/lifecycle/test_key_migration.py",
+    ),
 )

@@ -250,4 +250,11 @@ if BASE in entry.info:
         "self.secure_names(owner, ref)",
         "pass",
     ),
+    Mutant(
+        "a_table_of_before_gets_other_texts_of_keys",
+        "DeclaredTable.stored",
+        "int(found.handle.properties[FORMAT])",
+        "texts.form",
+        "tests/recovery/lifecycle/test_key_migration.py",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Commands ``txstorm savepoint`` and ``txstorm rewind``.
+"""Commands ``txstorm savepoint``, ``txstorm rewind`` and ``txstorm migrate``.
 
 A savepoint names the content of all tables as of a transaction, so that it can be restored in a new data directory.
 A rewind undoes the last transactions of a topology in place, for example after a faulty release or bad input.
@@ -198,6 +198,29 @@ def rewind(
         kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
         sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
         stdout().print(sentence, soft_wrap=True)
+
+
+def migrate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
+    """Rewrite keys that an older txstorm has stored as they were written, 1.5 beside 1.50, so that equal ones are one.
+
+    Tables of an older txstorm go on without it, and keep such keys apart. The topology must not be running. If keys of
+    a state would become one, they are listed, and nothing is changed. Afterwards the kept history begins with the last
+    transaction. After a crash the next start completes the migration.
+
+    Example: txstorm migrate txstorm-data/clicks
+    """
+    from txstorm.cli.output import print_json, stdout
+    from txstorm.operations.rewind import migrate as migrate_keys
+
+    found = migrate_keys(at_ledger(data_dir, ledger))
+    if json:
+        print_json(found)
+        return
+    states = ", ".join(found["migrated"])
+    done = f"keys of {states} are rewritten as of txid {found['txid']}" if states else "no keys of an older txstorm"
+    unknown = ", ".join(found["unknown"])
+    rest = f"; start it once and migrate again, if a stateful bolt has made {unknown}" if unknown else ""
+    stdout().print(f"{found['topology']}: {done}{rest}", soft_wrap=True)
 
 
 def _target(

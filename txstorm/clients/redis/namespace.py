@@ -13,7 +13,8 @@ from typing import Any
 from txstorm.clients.redis.connection import RedisAddress, connect, reached
 from txstorm.errors import FencedError, StateError
 
-FORMAT = "1"
+FORMATS = ("1", "2")
+"""Formats of namespaces: 1, or 2 if texts of keys are of the one form of equal keys (`txstorm.keys.EQUAL`)."""
 CHUNK = 5000
 """Maximum number of changes in one call, so that no call blocks the server for long."""
 DELETED, VALUE = b"-", b"+"
@@ -22,7 +23,7 @@ _SCRIPT = """
 local data, prepared, mark = KEYS[1], KEYS[2], KEYS[3]
 local action, owner, epoch = ARGV[1], ARGV[2], ARGV[3]
 local format = redis.call('HGET', mark, 'format')
-if format and format ~= '1' then return {'format', format} end
+if format and format ~= '1' and format ~= '2' then return {'format', format} end
 local held_owner = redis.call('HGET', mark, 'owner') or ''
 if owner ~= '' and held_owner ~= '' and owner ~= held_owner then return {'owner', held_owner} end
 local held = redis.call('HGET', mark, 'epoch') or '0'
@@ -30,7 +31,7 @@ if epoch == '' then epoch = held end
 if tonumber(held) > tonumber(epoch) then return {'fenced', held} end
 
 if action == 'lead' then
-    redis.call('HSET', mark, 'format', '1', 'epoch', epoch)
+    redis.call('HSET', mark, 'format', format or '2', 'epoch', epoch)
     if owner ~= '' then redis.call('HSET', mark, 'owner', owner) end
 elseif action == 'begin' then
     redis.call('DEL', prepared)
@@ -107,6 +108,12 @@ class RedisNamespace:
                 seen.add(key)
                 yield key, value
 
+    def form(self) -> int:
+        """Return the form of the texts of keys, which is the format: see `txstorm.keys.text`."""
+        with reached(self._label, "read"):
+            found: Any = self._client.hget(self._keys[2], "format")
+        return int(found)
+
     def marks(self) -> tuple[str | None, str | None]:
         """Return the place last committed, and the one that is prepared."""
         with reached(self._label, "read"):
@@ -158,7 +165,8 @@ class RedisNamespace:
                 "differently, or use another database of the server"
             )
         elif outcome == "format":
-            msg = f"{self._label}: expected format {FORMAT}, found {found}: a newer txstorm wrote it; upgrade this one"
+            known = " or ".join(FORMATS)
+            msg = f"{self._label}: expected format {known}, found {found}: a newer txstorm wrote it; upgrade this one"
         else:
             msg = f"{self._label}: {arguments[0]!r} cannot be committed, prepared is {found or 'nothing'}"
         raise StateError(msg)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,6 @@ from txstorm.engine.task.collector import Emitted
 from txstorm.engine.task.error_rows import RAISED, At, shortened
 from txstorm.errors import EmitError, StateError
 from txstorm.plan.stages import Edge
-from txstorm.tagged import text_of
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def row_hashes(batch: pa.RecordBatch, columns: Iterable[int]) -> keys.Hashes:
@@ -42,37 +37,10 @@ def _column_hashes(batch: pa.RecordBatch, index: int) -> keys.Hashes:
 
 
 def _value_hash(value: Any) -> int:
-    try:
+    value = keys.plain(value)
+    with suppress(StateError):
         return keys.hash_value(value)
-    except (StateError, UnicodeEncodeError):
-        pass  # values that cannot be part of a key are hashed as the text in which they are sent
-    plain = _plain(value)
-    with suppress(StateError, UnicodeEncodeError):
-        return keys.hash_value(plain)
-    return keys.hash_value(_text(plain))
-
-
-def _text(value: Any) -> str:
-    try:
-        return text_of(value, "")
-    except EmitError:
-        return repr(value)
-
-
-def _plain(value: Any) -> Any:
-    """Return a canonical form that equal values share, also within tuples, lists, dicts and sets."""
-    if isinstance(value, float | Decimal):
-        return keys.plain_number(value)
-    if isinstance(value, datetime) and value.tzinfo is not None and not getattr(value, "nanosecond", 0):
-        # Arrow returns a subclass for columns in nanoseconds.
-        return _EPOCH + timedelta(microseconds=(value - _EPOCH) // timedelta(microseconds=1))
-    if isinstance(value, dict):
-        parts = {_plain(key): _plain(part) for key, part in value.items()}
-        return dict(sorted(parts.items(), key=lambda item: _text(item[0])))
-    if isinstance(value, tuple | list | frozenset | set):
-        kind = next(kind for kind in (tuple, list, frozenset, set) if isinstance(value, kind))
-        return kind(map(_plain, value))
-    return value
+    return keys.hash_value(keys.any_text(value))  # it cannot be part of a key
 
 
 Targets = npt.NDArray[np.int64]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from txstorm.api.join_store import JoinStore, StoreRow, StoreUse
 from txstorm.errors import BlockedError, ReportedFailedException, StateError
 from txstorm.joins.stores.row_text import in_order
+from txstorm.keys import plain
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import TXID
 from txstorm.tagged import text_of, value_of
@@ -130,10 +131,10 @@ class TaskFeed:
 
     @cached_property
     def by_key(self) -> dict[Any, list[StoreRow]]:
-        """The rows by key, as Python compares keys; read once all are there."""
+        """The rows by the one form of equal keys, as Python compares them; read once all are there."""
         found: dict[Any, list[StoreRow]] = {}
         for row in self.rows:
-            found.setdefault(row.key, []).append(row)
+            found.setdefault(plain(row.key), []).append(row)
         return found
 
 
@@ -232,7 +233,7 @@ class TaskLookUps:
         if rows is None:
             first: dict[Any, StoreRow] = {}
             for staged in self._staged:
-                for row in staged.get(key, ()):
+                for row in staged.get(typed[1], ()):
                     if typed_key(row.key) == typed:
                         first.setdefault(typed_key(row.id), row)
             rows = self._first[typed] = list(first.values())
@@ -338,7 +339,8 @@ def puts_of(table: pa.Table, size: int) -> Puts:
 
 
 def typed_key(key: Any) -> tuple[Any, Any]:
-    """Return a key or id with its type, or those of its parts, so that 1, True and 1.0 differ."""
+    """Return a key or id with its type, or those of its parts, so that 1, True and 1.0 differ, and equal ones not."""
+    key = plain(key)
     return tuple(map(type, key)) if type(key) is tuple else type(key), key
 
 

@@ -22,8 +22,9 @@ from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
 from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.lone_side import LoneSide, checked_side, input_of, other_inputs, side_faults
 from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
-from txstorm.joins.side import Side
+from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_intake import SideCommitter, keyed
+from txstorm.keys import plain_values
 from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.forms import Duration, signed_duration
 
@@ -140,6 +141,7 @@ class StoreJoin(AssembledBolt):
         if len(feed.right.key) != len(self.left.key):
             keys = f"{list(self.left.key)} here, {list(feed.right.key)} in {filled.id!r}"
             faults.append(f"StoreJoin: the keys of its sides have different numbers of fields, so none match: {keys}")
+        faults += [f"StoreJoin: {one}" for one in key_faults(declared_key(self.left), declared_key(feed.right))]
         return faults, warnings
 
 
@@ -250,7 +252,7 @@ class StoreJoinCommitter(SideCommitter):
         parts = [_columns(chunk) for chunk in chunks]
         columns = [_merged([part[at] for part in parts], order) for at in range(len(side.fields))]
         usable = np.concatenate([keyed(chunk, side) for chunk in chunks])[order].tolist()
-        given = [_listed(columns[side.fields.index(name)]) for name in side.side.key]
+        given = [plain_values(columns[side.fields.index(name)]) for name in side.side.key]
         keys = given[0] if len(given) == 1 else list(zip(*given, strict=True))
         return _LeftRows(
             times[order].tolist(), [key if there else None for key, there in zip(keys, usable, strict=True)], columns

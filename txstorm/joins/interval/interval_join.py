@@ -25,7 +25,7 @@ from txstorm.joins.interval.interval_plan import (
 )
 from txstorm.joins.rules.positions import Bounds, PositionRule
 from txstorm.joins.selection import selection, side_name
-from txstorm.joins.side import Side
+from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_rows import SideForm
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
@@ -125,6 +125,8 @@ class IntervalJoin(AssembledBolt):
                 f"the keys of its sides have the types {kinds[LEFT]} and {kinds[RIGHT]}, so none would match; declare "
                 "the same type in columns"
             )
+        elif None in kinds:
+            faults += key_faults(*map(declared_key, sides))
         plans = [_side_plan(site, side, one, kind) for side, one in zip(sides, found, strict=True)]
         to_first = any(one is not None and one.grouping == "global" for one in found)
         plan = IntervalPlan(

@@ -17,7 +17,7 @@ from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.clients.external_table import ExternalTable
-from txstorm.errors import InputError, StateError
+from txstorm.errors import StateError
 from txstorm.joins.lookup.lookup_table import Content, LookupTable, check_id, kind_of, lookup_table
 from txstorm.row_order import Numbers
 from txstorm.windows.aggregates.groups import taken, whole
@@ -149,13 +149,7 @@ class Lookup(BatchBolt):
             return
         plan = self.plan
         values = dict(zip(plan.left_fields, zip(*rows, strict=True), strict=True))
-        keys = []
-        for name in plan.on:
-            try:
-                keys.append(pa.array(values[name]))
-            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                msg = f"field {name!r}, by which {plan.id} joins, has values of several types or of none: {error}"
-                raise InputError(msg) from None
+        keys = [self._table.key_column(name, values[name], own) for name, own in plan.on.items()]
         left, right = self._joined(keys, list(plan.on), len(rows))
         made = [
             [values[one.field][row] for row in left.tolist()]

@@ -18,7 +18,7 @@ from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
 from txstorm.joins.lookup.lookup_bolt import LEFT, TABLE, Lookup, LookupPlan, Taken
 from txstorm.joins.lookup.lookup_table import kind_of
-from txstorm.joins.side import Side
+from txstorm.joins.side import Side, key_faults
 from txstorm.windows.rules.forms import Duration, duration
 
 _TABLE_NAMES = (TABLE, "right")
@@ -45,8 +45,8 @@ class LookupJoin(AssembledBolt):
     nothing; a key that the table has several times gives several results.
 
     Args:
-        left: the stream: a `Side`, of which only component, stream and key count, the id of a component whose default
-            stream it is, or a component and a stream.
+        left: the stream: a `Side`, of which only component, stream, key and types of the key count, the id of a
+            component whose default stream it is, or a component and a stream.
         uri: the table: its directory, or a ``file:`` URI of it.
         on: the fields that must equal the columns of the same name, or field → column; None: the key of the side.
         how: ``inner``, ``left`` (None for columns of rows without a match), ``semi`` or ``anti`` (tuples with or
@@ -71,6 +71,7 @@ class LookupJoin(AssembledBolt):
         refresh: Duration | timedelta | None = None,
     ) -> None:
         self.left = _stream(left)
+        self.types = dict(left.columns or {}) if isinstance(left, Side) else {}
         self.uri = _directory(uri)
         self.on = _pairs(left.key if on is None and isinstance(left, Side) else on)
         if how not in _HOW:
@@ -147,6 +148,9 @@ class LookupJoin(AssembledBolt):
             elif kind_of(schema.field(column).type) is None:
                 kind = schema.field(column).type
                 yield f"LookupJoin: on: column {column!r} has type {kind}, which cannot be a key; join by another one"
+            else:
+                pairs = [(field, self.types.get(field))], [(column, schema.field(column).type)]
+                yield from (f"LookupJoin: on: {fault}" for fault in key_faults(*pairs))
 
     # -- selected fields -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from txstorm.api.state import arrow_type
 from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
-from txstorm.keys import Hashes, hash_rows
+from txstorm.keys import Hashes, canonical_value, hash_rows, plain_values
 from txstorm.row_order import Numbers
-from txstorm.typed import Misfit, python_type
+from txstorm.typed import Misfit, column_of, python_type, shown
 from txstorm.windows.aggregates.groups import whole
 
 CACHE_BYTES = 1 << 30
@@ -140,6 +140,31 @@ class LookupTable:
                 left, right = left[equal], right[equal]
         return left, right
 
+    def key_column(self, name: str, values: Sequence[Any], own: str) -> pa.Array:
+        """Return the values of the field `name` as a column of the type of the column `own`, with which it is joined.
+
+        A value that its type cannot hold is null, which is equal to none.
+
+        Raises:
+            InputError: a value of another type; it does not depend on the other values.
+            StateError: a value that cannot be part of a key.
+        """
+        kind = self.rows.schema.field(own).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        values, exact = plain_values(values), python_type(kind)
+        for value in values:
+            if value is not None and type(value) is not exact:
+                msg = (
+                    f"field {name!r} has values of type {type(value).__name__}, such as {shown(value)}, but column "
+                    f"{own!r}, with which it is joined, has {kind}, so none can be equal; convert one of them"
+                )
+                raise InputError(msg) from Misfit(msg).of(name, _widest(kind))
+            canonical_value(value)
+        try:
+            return column_of(values, kind)
+        except Misfit:
+            return pa.concat_arrays([_alone(value, kind) for value in values])
+
     def _equal(self, keys: Sequence[pa.Array], left: Numbers, right: Numbers) -> npt.NDArray[np.bool_]:
         """Return which pairs of equal hash have equal keys."""
         equal = np.ones(len(left), bool)
@@ -153,6 +178,13 @@ class LookupTable:
                 same = same | np.asarray(pc.and_(pc.is_nan(ours), pc.is_nan(theirs)))
             equal &= same
         return equal
+
+
+def _alone(value: Any, kind: pa.DataType) -> pa.Array:
+    try:
+        return column_of([value], kind)
+    except Misfit:
+        return pa.nulls(1, kind)
 
 
 class _Cache:

@@ -394,11 +394,6 @@ class JoinService(_Part):
             return _unless(faults + _twins("fields", right.fields), right)
         if right.id is None:
             faults.append("id is missing: a store tells repeated rows from new ones by it")
-        faults += [
-            f"field {name!r} is a float; a store takes none as a key or id"
-            for name in dict.fromkeys([*right.key, right.id])
-            if name is not None and right.fields[name] == "float"
-        ]
         return _unless(faults, right)
 
     @field_validator("join")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -28,20 +29,16 @@ DAMAGED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, 
 
 
 def key_bytes(key: Any, what: str = "key") -> bytes:
-    """Return the canonical bytes of a key or id; equal decimals and equal moments have equal bytes, 1 and "1" not.
+    """Return the canonical bytes of a key or id; equal ones have equal bytes, 1 and "1" not.
 
     Raises:
         StateError: a type that cannot be part of a key, or more than `MAX_KEY_BYTES`.
     """
-    try:
-        if type(key) is tuple:
-            found = b"(" + keys.canonical(key)
-        else:
-            kind, content = keys.canonical_value(key)
-            found = kind + content
-    except UnicodeEncodeError:
-        msg = f"join store: the {what} {key!r} is no valid Unicode text; replace its lone surrogates"
-        raise StateError(msg) from None
+    if isinstance(key, tuple):
+        found = b"(" + keys.canonical(key)
+    else:
+        kind, content = keys.canonical_value(key)
+        found = kind + content
     if len(found) > MAX_KEY_BYTES:
         msg = (
             f"join store: the {what} {str(key)[:40]!r}… has {len(found):,} bytes, expected at most {MAX_KEY_BYTES:,}; "
@@ -52,14 +49,18 @@ def key_bytes(key: Any, what: str = "key") -> bytes:
 
 
 def in_order(rows: Iterable[StoreRow]) -> list[StoreRow]:
-    """Sort rows by (time, id); ids of types that cannot be compared are sorted by type first."""
+    """Sort rows by (time, id); ids that cannot be compared, of several types or NaN, are sorted by their bytes."""
     found = list(rows)
     if len(found) > 1:
         try:
-            found.sort(key=_BY_TIME)
-        except TypeError:
-            found.sort(key=lambda row: (row.time, key_bytes(row.id)))
+            found.sort(key=_BY_TIME if all(row.id == row.id for row in found) else _by_bytes)
+        except (TypeError, ArithmeticError):
+            found.sort(key=_by_bytes)
     return found
+
+
+def _by_bytes(row: StoreRow) -> tuple[int, bytes]:
+    return row.time, key_bytes(row.id)
 
 
 def checked_time(row: StoreRow) -> int:
@@ -86,8 +87,8 @@ def plain_fields(row: StoreRow) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a key or id, tagged where JSON lacks the type."""
-    return value if type(value) in _PLAIN else tag(value, "key")
+    """Return a key or id in the one form of equal ones, tagged where JSON lacks the type."""
+    return value if type(value) in _PLAIN else tag(keys.plain(value), "key")
 
 
 def restored(value: Any) -> Any:
@@ -146,8 +147,8 @@ def rows_of(key: Any, found: list[list[Any]], *, plain: bool = False) -> list[St
     if len(found) == 1:  # the usual case
         [(time, id_, fields)] = found
         return [StoreRow(key, id_, time, fields)]
-    try:
-        found.sort()
-    except TypeError:
-        return in_order(StoreRow(key, id_, time, fields) for time, id_, fields in found)
-    return [StoreRow(key, id_, time, fields) for time, id_, fields in found]
+    if plain:
+        with suppress(TypeError):
+            found.sort()
+            return [StoreRow(key, id_, time, fields) for time, id_, fields in found]
+    return in_order(StoreRow(key, id_, time, fields) for time, id_, fields in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from txstorm.api.external import MapRow
 from txstorm.errors import StateError
-from txstorm.keys import canonical, decimal_text
+from txstorm.keys import canonical, decimal_text, plain_values
 from txstorm.storage.rows.schema import TXID
 from txstorm.typed import shown
 
@@ -29,10 +29,10 @@ def key_text(key: Any, where: str) -> str:
     Raises:
         StateError: the key, or a part of it, has a type that is not allowed in keys.
     """
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = plain_values(key if isinstance(key, tuple) else (key,))
     try:
         canonical(parts)
-    except (StateError, UnicodeEncodeError) as error:
+    except StateError as error:
         msg = f"{where}: key {shown(key)}: {error}"
         raise StateError(msg) from None
     if any(isinstance(part, float) for part in parts):
@@ -48,7 +48,7 @@ def _key_part(part: Any) -> Any:
         case bytes():
             return {"bytes": part.hex()}
         case datetime():
-            return {"time": part.astimezone(UTC).isoformat()}
+            return {"time": part.isoformat()}
         case date():
             return {"date": part.isoformat()}
         case Decimal():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -25,6 +25,8 @@ from txstorm.storage.rows.schema import (
 from txstorm.storage.rows.ttl import TTL, check_ttl, ttl_of, ttl_property
 from txstorm.storage.tables.identity import (
     FIXED,
+    FORMAT,
+    KEY_TEXTS,
     KEYS,
     LAYOUT,
     TASKS,
@@ -89,7 +91,21 @@ class DeclaredTable:
         columns = {KEYS: json.dumps(key_columns(self.table)), VALUES: json.dumps(value_columns(self.table))}
         tasks = {} if self.table.tasks is None else {TASKS: str(self.table.tasks)}
         fixed = {} if self.table.fixed is None else {FIXED: json.dumps(self.table.fixed)}
-        return {**columns, **ttl_property(self.table), **tasks, **fixed, **({LAYOUT: MERGE} if self.merged else {})}
+        form = {} if self.table.key_texts is None else {FORMAT: str(self.table.key_texts.form), **self._texts()}
+        layout = {LAYOUT: MERGE} if self.merged else {}
+        return {**columns, **ttl_property(self.table), **tasks, **fixed, **form, **layout}
+
+    def _texts(self) -> dict[str, str]:
+        texts = self.table.key_texts if isinstance(self.table, KeyedState) else None
+        return {} if texts is None else {KEY_TEXTS: json.dumps([texts.column, texts.parts])}
+
+    def stored(self, found: DeltaTableState) -> KeyedState:
+        """Return the declaration of a state, with the form of the texts of keys in its table `found`."""
+        assert isinstance(self.table, KeyedState)
+        texts = self.table.key_texts
+        if texts is None:
+            return self.table
+        return replace(self.table, key_texts=replace(texts, form=int(found.handle.properties[FORMAT])))
 
     def promised(
         self, ref: TableRef, log_retention: float, max_lag: float | None = None, most: int | None = None
@@ -104,7 +120,8 @@ class DeclaredTable:
         """
         logged = log_properties(log_retention) if most is None else bounded_log(most, log_retention)
         lag = lag_properties(0 if self.merged else max_lag) if ref.kind == STATE else {}
-        return {**logged, **lag, **(PROPERTIES if self.table.writer == SPARK else {})}
+        writer = PROPERTIES if self.table.writer == SPARK else {}
+        return {**logged, **lag, **writer, **self._texts()}
 
     def check_fit(self, found: Sequence[DeltaTableState], *, recorded: bool = True) -> None:
         """Raise `StateError` unless the existing tables `found` match the declaration or can still be altered to.
@@ -143,7 +160,9 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether columns, key, layout or time to live of the existing table `found` differ from the declaration."""
+        """Whether columns, key, layout, format or time to live of the table `found` differ from the declaration."""
+        if isinstance(self.table, KeyedState) and self.stored(found) != self.table:
+            return True
         try:
             self.checked(found)
         except StateError:

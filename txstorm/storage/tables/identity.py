@@ -18,9 +18,11 @@ from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
 
-FORMAT = "1"
+FORMATS = ("1", "2")
+"""Formats of tables: 1, or 2 for one with texts of keys (`KEY_TEXTS`) in the form of `txstorm.keys.EQUAL`."""
 KEYS, VALUES, LAYOUT, TASKS = "txstorm.keys", "txstorm.values", "txstorm.layout", "txstorm.tasks"
 FIXED = "txstorm.fixed"
+FORMAT, KEY_TEXTS = "txstorm.format", "txstorm.keyTexts"
 INCARNATION = "txstorm.incarnation"
 
 
@@ -72,7 +74,7 @@ class TopologyIdentity(NamedTuple):
     def properties(self) -> dict[str, str]:
         """Return the properties that all tables of this owner have in common."""
         return {
-            "txstorm.format": FORMAT,
+            FORMAT: FORMATS[0],
             "txstorm.topology": self.topology,
             INCARNATION: self.incarnation,
         }
@@ -118,9 +120,11 @@ def check_owner(table: Path | str, properties: Mapping[str, str], owner: Topolog
     if INCARNATION not in properties:
         msg = f"table {table}: expected a table of txstorm, found a foreign one; use another name or directory"
         raise DataDirectoryError(msg)
-    if properties.get("txstorm.format") != FORMAT:
+    known = FORMATS if KEY_TEXTS in properties else FORMATS[:1]
+    if properties.get(FORMAT) not in known:
+        reads = " and ".join(map(repr, known))
         msg = (
-            f"table {table}: has format {properties.get('txstorm.format')!r}, this txstorm reads {FORMAT!r}; "
+            f"table {table}: has format {properties.get(FORMAT)!r}, this txstorm reads {reads}; "
             "use the txstorm that wrote it, or a newer one"
         )
         raise DataDirectoryError(msg)

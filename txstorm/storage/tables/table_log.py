@@ -365,6 +365,14 @@ class TransactionalTable(ABC):
                 return
         raise self.blocked("set its properties", None)
 
+    def describe(self, properties: Mapping[str, str], epoch: int) -> None:
+        """Set table properties to these values, as a migration does; raises the errors of `set_properties`."""
+
+        def made() -> Commit:
+            return Commit(*self._repeating(DESCRIBED, epoch), label="txstorm migrated", properties=properties)
+
+        self.amend(lambda: properties.items() <= dict(self._log.properties).items(), made, epoch, "set its properties")
+
     def publish(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
         """Publish the staged rows of `intent` to this table exactly once; return the version that contains them.
 

@@ -19,7 +19,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.display import duration_text
-from txstorm.tagged import text_of
+from txstorm.keys import row_text
 from txstorm.typed import restored
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Mask, integers
@@ -69,7 +69,7 @@ class AggregateCommitter(BatchBolt, Committer):
     def __init__(self, plan: AggregatePlan, ttl: timedelta | None) -> None:
         self.plan = plan
         self.results = None if plan.table is None else result_state(plan.table, plan.cells, ttl)
-        self.progress = progress_state(plan.windows, plan.fixed())
+        self.progress = progress_state(replace(plan.windows, key=None), plan.fixed())
         states = states_of(plan)
         self.partials, self.due = states[0], states[1] if len(states) > 1 else None
         self.internal_states = {self.progress.name, *(one.name for one in states)}
@@ -196,7 +196,7 @@ class AggregateCommitter(BatchBolt, Committer):
                 f"{self.plan.windows.id}: {row[FIELD]!r} of the key {key}, window {row[START]} to {row[END_FIELD]}: "
                 f"the sum exceeds {kinds[row[FIELD]]}; declare the field with a type that holds it"
             )
-            record = {START: str(row[START]), END_FIELD: str(row[END_FIELD]), "key": text_of(list(key.values()), "key")}
+            record = {START: str(row[START]), END_FIELD: str(row[END_FIELD]), "key": row_text(key.values())}
             self._context.leave_out(ValueError(msg), record)
 
     def _advanced(self, progress: Progress) -> Progress:

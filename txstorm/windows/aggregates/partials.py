@@ -15,7 +15,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, tasks_of
+from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, row_texts, tasks_of
 from txstorm.tagged import text_of
 from txstorm.windows.aggregates.cells import TUPLES, Cells, typed
 from txstorm.windows.aggregates.groups import Numbers, integers, whole
@@ -163,8 +163,8 @@ class AggregatePlan:
 
     def key_texts(self, rows: pa.Table) -> list[str]:
         """Return the key of each row as text."""
-        columns = [rows.column(name).to_pylist() for name in self.cells.key_names]
-        return [text_of(list(key), "key") for key in zip(*columns, strict=True)]
+        texts: list[str] = row_texts([whole(rows.column(name)) for name in self.cells.key_names]).to_pylist()
+        return texts
 
     def combined(self, rows: pa.Table) -> pa.Table:
         """Return one partial aggregate per key and pane, or per key and session, of `rows`."""

@@ -183,8 +183,13 @@ def earlier_decimal_text(value: Decimal) -> str:
 
 
 @given(DECIMALS.filter(lambda value: bool(value)) | st.sampled_from([Decimal(0), Decimal("NaN"), Decimal("-Infinity")]))
-def test_text_of_decimals_except_negative_zero_is_unchanged(value: Decimal) -> None:
-    assert keys.decimal_text(value) == earlier_decimal_text(value)
+def test_text_of_decimals_of_up_to_400_digits_except_negative_zero_is_unchanged(value: Decimal) -> None:
+    earlier = earlier_decimal_text(value)
+    if sum(map(str.isdecimal, earlier)) <= 400:
+        assert keys.decimal_text(value) == earlier
+    else:
+        assert len(keys.decimal_text(value)) < len(str(value)) + 12
+    assert Decimal(keys.decimal_text(value)) == value or value.is_nan()
 
 
 def earlier_text(value: Any) -> Any:
