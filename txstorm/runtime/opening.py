@@ -446,7 +446,9 @@ def _planning(
     external = topology.external if led.external is None else led.external
     wrap = options.recorded or (lambda planner: planner)
     pins = Pins(program, [one.id for one in topology.components if one.pins], settings.pin_timeout, options.lanes)
-    return Planning(books, source, options.lanes.now, external=external, pins=pins, wrap=wrap)
+    planning = Planning(books, source, options.lanes.now, external=external, pins=pins, wrap=wrap)
+    planning.max_ends = settings.max_ends_per_txid
+    return planning
 
 
 def _system(
@@ -459,6 +461,7 @@ def _system(
         options.lanes.monotonic,
         timers=any(one.timers for one in topology.components) and not options.bounded,
         end=options.end_of_input,
+        follows=options.recorded is None,
     )
 
 
