@@ -11,6 +11,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import PlanFacts, SourceFacts, TaskContext
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.joins.interval.join_records import TaskRecord, unit_of_task
+from txstorm.windows.newest import REPORTED
 
 
 class Records(dict):
@@ -157,8 +158,7 @@ class MapSide:
         self.batches.append(batch)
 
     def emit(self, *values, stream):
-        names = ["input", "partition", "newest"]
-        self.newest.append(pa.RecordBatch.from_arrays([pa.array([one]) for one in values], names))
+        self.newest.append(pa.RecordBatch.from_arrays([pa.array([one]) for one in values], list(REPORTED)))
 
 
 class Tables:

@@ -61,7 +61,7 @@ class RulesMachine:
     def _moved(self, progress, side, rows, step, *, caught_up):
         newest = {}
         for _, time, part, _ in rows:
-            newest[part] = max(time, newest.get(part, time))
+            newest[0, part] = max(time, newest.get((0, part), time))
         facts = Facts({0: frozenset(side.partitions)}, end_of_input=step.end)
         rule, arrivals = rule_of(side), Arrivals(newest, facts, caught_up)
         after = rule.after(progress, arrivals, step.stamp)

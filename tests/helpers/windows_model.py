@@ -47,6 +47,7 @@ class Fired:
 class UnitModel:
     seen: list = field(default_factory=list)  # rows that can still be in a window or be reported
     counted: list = field(default_factory=list)  # count slides: rows counted, in order
+    passed: list = field(default_factory=list)  # time slides: rows that an end has passed
     since: int = 0
     previous: list = field(default_factory=list)
     reported: list = field(default_factory=list)
@@ -153,8 +154,22 @@ class Model:
         return late, fired + self.early(txid, stamp)
 
     def drop_expired(self, stamp):
-        if self.r.ttl is not None:
-            self.units = {u: one for u, one in self.units.items() if stamp - one.last_stamp < self.r.ttl}
+        if self.r.ttl is not None and self.w != INF:
+            alive = lambda one: stamp - one.last_stamp < self.r.ttl or self.needs(one)  # noqa: E731
+            self.units = {u: one for u, one in self.units.items() if alive(one)}
+
+    def needs(self, unit):
+        """An end of a time slide, a session, or a count that the watermark holds back will need a tuple."""
+        if self.r.gap is not None:
+            return bool(unit.seen)
+        if self.r.trigger is not None or self.r.slide[0] == "count":
+            return any(row not in unit.counted for row in unit.seen)
+        if self.r.length[0] == "count" or self.fired_up_to is None:
+            return any(row not in unit.passed for row in unit.seen)
+        slide, length = self.r.slide[1], self.r.length[1]
+        last = [(row[0] + length - 1) // slide * slide for row in unit.seen]
+        first = [-(-row[0] // slide) * slide for row in unit.seen]
+        return any(a <= b and b > self.fired_up_to for a, b in zip(first, last, strict=True))
 
     def advance(self, stamp, partitions, ended, frontiers, end):
         if self.r.processing_time:
@@ -237,6 +252,8 @@ class Model:
                     unit.previous, unit.reported, unit.first = [], [], True
             e += slide
         self.fired_up_to = self.w if self.w == INF else self.w // slide * slide
+        for unit in self.units.values():
+            unit.passed = [row for row in unit.seen if row[0] <= self.fired_up_to]
         return fired
 
     def more_to_come(self, e):

@@ -14,6 +14,8 @@ from txstorm.api.state import CollectionHandle, SinkHandle, StateHandle
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Kind = Literal["data", "heartbeat", "end"]
+MAX_ENDS = 10_000
+"""Number of window ends that a component fires in a transaction at most, unless `max_ends_per_txid` says otherwise."""
 
 
 class SourceFacts(NamedTuple):
@@ -39,12 +41,17 @@ class PlanFacts:
         sources: name of a source → its facts. The only source of a spout that is not composite has the spout's id.
         pinned: component → the value that its `pin` returned.
         epoch: epoch of the coordinator that planned the transaction.
+        max_ends: number of window ends that a component fires in it at most; None: no limit.
+        resumes: for the end of input, the components that the transaction before it left with ends to fire; empty for
+            the first transaction of the end of input.
     """
 
     kind: Kind = "data"
     sources: Mapping[str, SourceFacts] = field(default_factory=dict)
     pinned: Mapping[str, Any] = field(default_factory=dict)
     epoch: int = 0
+    max_ends: int | None = MAX_ENDS
+    resumes: tuple[str, ...] = ()
 
     @property
     def system(self) -> bool:
@@ -96,9 +103,11 @@ class WindowProgress:
         fired: number of windows that fired; for aggregates and joins, number of results; for a `StoreFeed`, of rows
             put; for a `DataDelaySync`, of rows passed.
         late: number of late tuples.
-        held_back_by: for joins, the partition that holds the position of the right side back; None if that is unknown.
+        held_back_by: the partition that holds the watermark back, for joins the position of the right side; None if
+            that is unknown.
         kind: what the component is: ``windows``; ``join`` or ``feed``, whose watermark is the position of the right
             side; or ``sync``, whose watermark is the consumed time.
+        waiting: number of window ends that the watermark has reached, but that have not fired.
     """
 
     watermark: datetime | None = None
@@ -107,6 +116,7 @@ class WindowProgress:
     late: int = 0
     held_back_by: HeldBack | None = None
     kind: str = "windows"
+    waiting: int = 0
 
     def label(self, component: str) -> str:
         """Return how the component is called in lines that show its progress."""
@@ -177,6 +187,9 @@ class TaskContext:
         report: receives the progress of a windowed component's task; None outside the commit phase.
         subscribed: the streams of the component that are read; None: all may be.
         divert: makes a result that is left out a dead letter, if the policy says so; returns whether it does.
+        upstream_waits: returns whether a component upstream of this one has window ends to fire that its watermark
+            has reached; None: none has.
+        resumed: whether the end of input, if it is one, goes on for this component or comes to it only now.
     """
 
     topology: str
@@ -194,6 +207,8 @@ class TaskContext:
     report: Callable[[WindowProgress], None] | None = field(default=None, repr=False)
     subscribed: frozenset[str] | None = field(default=None, repr=False)
     divert: Callable[[BaseException, Any], bool] | None = field(default=None, repr=False)
+    upstream_waits: Callable[[], bool] | None = field(default=None, repr=False)
+    resumed: bool = True
 
     @property
     def now(self) -> datetime:
@@ -207,8 +222,16 @@ class TaskContext:
 
     @property
     def end_of_input(self) -> bool:
-        """Whether this is the end-of-input transaction: a heartbeat after which no source contributes any more."""
-        return self.facts.kind == "end"
+        """Whether this is the end-of-input transaction: a heartbeat after which nothing comes to this component.
+
+        If components upstream have more window ends to fire than a transaction may, that is a later one.
+        """
+        return self.facts.kind == "end" and self.resumed and not self.waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether a component upstream of this one still has window ends to fire that its watermark has reached."""
+        return self.upstream_waits is not None and self.upstream_waits()
 
     @property
     def sources(self) -> Mapping[str, SourceFacts]:

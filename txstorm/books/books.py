@@ -184,6 +184,11 @@ class Books:
         """
         self._late.update(metas)
 
+    def note_document(self, txid: int, document: Any) -> None:
+        """Store another spout document of `txid` with the next write, as `note_metas` does; the rest stays."""
+        stored = self._late.get(txid) or Meta(**self._read(names.meta_path(txid)))
+        self.note_metas({txid: stored._replace(document=document)})
+
     def keep_partitions(self) -> None:
         """Maintain Storm's entries ``user/<partition>/<txid>`` from now on, for a ledger at Storm's paths."""
         self._partitions = PartitionEntries(self.ledger, self._put)

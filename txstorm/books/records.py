@@ -69,6 +69,9 @@ def _document(value: Any) -> bool:
         "kind": lambda kind: kind in ("heartbeat", "end"),
         "sources": lambda sources: isinstance(sources, Mapping) and all(map(_source, sources.values())),
         "pinned": lambda pinned: isinstance(pinned, Mapping),
+        "max_ends": _number,
+        "resumes": lambda names: isinstance(names, list) and all(map(_text, names)),
+        "waiting": lambda names: isinstance(names, list) and all(map(_text, names)),
     }
     return isinstance(facts, Mapping) and all(name in shapes and shapes[name](one) for name, one in facts.items())
 

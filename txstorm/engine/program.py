@@ -91,6 +91,15 @@ class Program:
         """The edges that leave `component`."""
         return tuple(edge for edge in self.edges if edge.source == component)
 
+    def upstream(self, component: str) -> set[str]:
+        """Return all components from which tuples reach `component`."""
+        found, todo = set[str](), [component]
+        while todo:
+            sources = {edge.source for edge in self.edges if edge.target == todo[-1]} - found
+            found |= sources
+            todo = [*todo[:-1], *sources]
+        return found
+
     def level(self, component: str) -> int:
         """Return the stage level of a component; for a component of the commit phase, the number of stages."""
         for stage in self.stages:

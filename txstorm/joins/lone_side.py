@@ -102,7 +102,7 @@ class LoneSide:
         return CheckedSideTimes(self, stored)
 
     def arrivals(
-        self, context: TaskContext, newest: Mapping[str, int], frontiers: dict[tuple[str, str], int]
+        self, context: TaskContext, newest: Mapping[tuple[int, str], int], frontiers: dict[tuple[str, str], int]
     ) -> Arrivals:
         """Return what a transaction brings: newest times by partition, and facts of the sources."""
         return Arrivals(newest, self.plan.facts(context, frontiers), self.plan.caught_up(context))

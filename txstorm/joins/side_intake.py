@@ -14,6 +14,7 @@ from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.joins.lone_side import LoneSide
 from txstorm.windows.intake import Chunk, Intake
+from txstorm.windows.newest import Reports
 
 
 class SideIntake:
@@ -21,14 +22,14 @@ class SideIntake:
 
     Attributes:
         chunks: the tuples, in order of delivery.
-        newest: partition → newest time, over all tasks.
+        reports: newest times, over all tasks.
         frontiers: (component, stream) → the frontier that it has sent.
         others: the last value of each other stream, by (component, stream).
     """
 
     def __init__(self, plan: LoneSide, context: TaskContext, attempt: TransactionAttempt) -> None:
         self.chunks: list[Chunk] = []
-        self.newest: dict[str, int] = {}
+        self.reports = Reports()
         self.frontiers: dict[tuple[str, str], int] = {}
         self.others: dict[tuple[str, str], Any] = {}
         self._context = context
@@ -55,8 +56,7 @@ class SideIntake:
         elif (component, stream) in self._also:
             self.frontiers[component, stream] = batch.column(0)[-1].as_py()
         elif stream == EVERYWHERE:
-            for _, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                self.newest[part] = max(time, self.newest.get(part, time))
+            self.reports.add(batch)
         else:
             self.others[component, stream] = batch.column(0)[-1].as_py()
 

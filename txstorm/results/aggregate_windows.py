@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import InputError
+from txstorm.keys import KEY_GROUPS
 from txstorm.results.views import StateView
 from txstorm.results.windows import PANES, SESSIONS, ComponentWindows, OpenWindow
 from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
+from txstorm.windows.aggregates.partials import GROUP
 from txstorm.windows.rules.event_time import instant
 
 
@@ -29,8 +31,8 @@ class AggregateWindows(ComponentWindows):
     def open_windows(self) -> Iterator[OpenWindow]:
         """Yield the windows that have tuples and have not fired, by key and end."""
         windows = self._windows
-        if self.watermark is not None:
-            windows = windows.filter(pc.greater(windows.column(WINDOW_END), self.watermark))
+        if self.fired is not None:
+            windows = windows.filter(pc.greater(windows.column(WINDOW_END), self.fired))
         names = self._keys
         rows = windows.sort_by([(name, "ascending") for name in (*names, WINDOW_END)])
         for row in rows.to_pylist():
@@ -64,7 +66,7 @@ class AggregateWindows(ComponentWindows):
         span, step = self._duration("length"), self._duration("slide")
         assert span is not None and step is not None
         panes, of_row = Panes(span, step), rows.column(PANE).to_numpy()
-        first = panes.first_ends(of_row)
+        first = panes.first_ends(of_row) + rows.column(GROUP).to_numpy() // KEY_GROUPS * step
         sizes = np.maximum((panes.last_ends(of_row) - first) // step + 1, 0)
         picked = np.repeat(np.arange(len(of_row)), sizes)
         within = np.arange(len(picked)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -39,7 +39,7 @@ def open_window_counts(data_dir: Path) -> dict[str, int]:
     found = {}
     for component in windowed_components(data_dir):
         windows = component_windows(data_dir, component)
-        if windows.watermark != END:
+        if windows.fired != END:
             closing = (one for one in windows.open_windows() if one.end is not None or windows.slides_by_time)
             found[component] = sum(1 for _ in islice(closing, MOST_COUNTED))
     return {component: count for component, count in found.items() if count}
@@ -81,7 +81,7 @@ def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
 
 
 def _reached(data_dir: Path, component: str, txid: int, wanted: int) -> bool:
-    mark = ComponentWindows(data_dir, component, txid).watermark
+    mark = ComponentWindows(data_dir, component, txid).fired
     return mark is not None and mark >= wanted
 
 

@@ -24,7 +24,7 @@ from txstorm.tagged import value_of
 from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, MICROSECOND, Times, instant
-from txstorm.windows.rules.firing import ARRIVAL_BITS, covering_ends
+from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, covering_ends
 
 PROGRESS, TUPLES, PANES, SESSIONS = "-progress", "-tuples", "-panes", "-sessions"
 
@@ -80,9 +80,19 @@ class ComponentWindows:
         return self._record.progress.watermark
 
     @property
+    def fired(self) -> int | None:
+        """The time up to which all windows have fired: the watermark, unless ends wait for the next transactions."""
+        return self._record.ends.fired
+
+    @property
+    def waiting(self) -> int:
+        """Number of ends that the watermark has reached, but that have not fired."""
+        return self._record.ends.waiting
+
+    @property
     def frontier(self) -> int | None:
-        """The last end that has been passed, for windows that slide by time; otherwise None."""
-        step, reached = self._duration("slide"), self.watermark
+        """The last end that has fired, for windows that slide by time; otherwise None."""
+        step, reached = self._duration("slide"), self.fired
         return None if step is None or reached is None or reached == END else reached // step * step
 
     @property
@@ -159,7 +169,7 @@ class ComponentWindows:
                     count = int(np.searchsorted(times, one.end) - np.searchsorted(times, one.start))
                     yield OpenWindow(key, task, instant(one.start), instant(one.end), count)
             elif step is not None and span is not None:
-                for end in covering_ends(times, step, span, self.watermark, None):
+                for end in covering_ends(times, step, span, self.fired, None):
                     count = int(np.searchsorted(times, end, "right") - np.searchsorted(times, end - span, "right"))
                     yield OpenWindow(key, task, instant(end - span), instant(end), count)
             else:
@@ -244,7 +254,7 @@ class ComponentWindows:
             else [str(task)] * len(rows),
             "time": pc.cast(rows.column(TIME), pa.timestamp("us", "UTC")),
             "input": ["/".join(inputs[source >> TASK_BITS][:2]) for source in sources],
-            "txid": [arrival >> ARRIVAL_BITS for arrival in arrivals],
+            "txid": [arrival % PASSED >> ARRIVAL_BITS for arrival in arrivals],
         }
         if VALUES in rows.column_names:
             texts = rows.column(VALUES).to_pylist()

@@ -16,7 +16,7 @@ from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
-from txstorm.coordinator.machine import Config, State, initial, step
+from txstorm.coordinator.machine import Config, Mode, State, initial, step
 from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
@@ -91,6 +91,7 @@ class Driver:
         )
         self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
+        self._draining = False
         self._attempts = session.books.epoch << EPOCH_BITS
         self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.lanes)
         self._plan_after = 0.0
@@ -177,14 +178,24 @@ class Driver:
         self._loop.feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()
-        self._waiters.answer(self.state)
+        self._waiters.answer(self.state, waiting=self._system.waiting)
+        self._end_drain()
+
+    def _end_drain(self) -> None:
+        """Stop a draining run when all that it has read is committed, and no window end waits."""
+        waits = self._system.waiting and self.state.mode is Mode.ACTIVE and self.doom is None
+        if self._draining and self.state.drained and not waits:
+            self._draining = False
+            self._loop.feed(ev.Stopping(drain=True))
 
     def _finished(self) -> bool:
         if self.doom is not None and self.state.idle:
             self._fail(self.doom)
         if self._failure is not None:
             return not self._committing
-        return self.state.stopped or self._gate.past(self.state.currtx) or (self._gate.closed and self.state.drained)
+        if self.state.stopped or self._gate.past(self.state.currtx):
+            return True
+        return self._gate.closed and self.state.drained and not self._system.waiting
 
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
@@ -247,7 +258,13 @@ class Driver:
         """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
         if not drain:
             self.stopping.set()
-        self._loop.put(lambda: self._loop.feed(ev.Stopping(drain=drain)))
+        self._loop.put(lambda: self._stop(drain=drain))
+
+    def _stop(self, *, drain: bool) -> None:
+        if drain and any(one.timers for one in self._session.program.components.values()):
+            self._draining = True  # window ends that are due fire first, which takes further transactions
+        else:
+            self._loop.feed(ev.Stopping(drain=drain))
 
     def ask(self, question: Callable[[], Any]) -> Future[Any]:
         """Call `question` on the driver thread, the only user of spout and planning; return a future. Thread-safe."""
@@ -294,9 +311,10 @@ class Driver:
         txid = command.txid
         if self.doom is not None or self._session.lanes.monotonic() < self._plan_after:
             return ev.NotReady(txid)
-        if self._gate.past(txid) or self._input_ended(txid) or self._clock_holds(command):
+        over = self._draining and not command.replay and not self._system.waiting
+        if over or self._gate.past(txid) or self._input_ended(txid) or self._clock_holds(command):
             return ev.NotReady(txid)
-        asked = not self._system.asked and (command.replay or self._opens(txid))
+        asked = not self._system.asked and self._may_read(txid, replay=command.replay)
         try:
             read = asked and self._planning.plan(txid, replay=command.replay)
             planned = read or self._system.plan(txid, idle=self.state.idle, replay=command.replay)
@@ -337,6 +355,12 @@ class Driver:
         self._plan_after = self._session.lanes.monotonic() + decision.delay
         self._loop.timers.later(decision.delay, self._woken)
 
+    def _may_read(self, txid: int, *, replay: bool) -> bool:
+        """Return whether `txid` may have data, or is a replay whose plan is stored."""
+        if self._planning.kind(txid - 1) == "end":
+            return replay and not self._planning.planner.opaque
+        return replay or (not self._draining and self._opens(txid))
+
     def _opens(self, txid: int) -> bool:
         previous = self._planning.document(txid - 1)
         opens = self._gate.opens(txid, previous, in_flight=len(self.state.entries), width=self._window.width)
@@ -345,10 +369,12 @@ class Driver:
         return opens
 
     def _input_ended(self, txid: int) -> bool:
-        """Return whether the input has ended before `txid`; no transaction is admitted then."""
-        ended = self._planning.kind(txid - 1) == "end"
-        self._gate.closed = self._gate.closed or ended
-        return ended
+        """Return whether the input has ended before `txid`; no transaction is admitted then.
+
+        While the end of input goes on, because ends of windows wait, only its further transactions are.
+        """
+        self._gate.closed = self._gate.closed or self._planning.kind(txid - 1) == "end"
+        return self._planning.ended(txid - 1)
 
     def _wake_in(self, seconds: float | None) -> None:
         """Plan again in `seconds`, if that is before the source would be polled anyway."""
@@ -518,8 +544,9 @@ class Driver:
             self._ready.pop(done.ready.attempt.txid, None)
             self._gate.release(done.ready.attempt.txid)
         sweep_spilled(self._session.program.spill_dir, last.txid, self._session.books.epoch)
-        self._planning.committed(last.txid)
-        self._system.committed(outcome.committed[-1].timers)
+        waiting = outcome.committed[-1].waiting
+        self._planning.committed(last.txid, waiting)
+        self._system.committed(outcome.committed[-1].timers, waiting=bool(waiting))
         spout = self._session.program.spout
         notices = self._planning.planner.notices()
         self._monitor.committed(progress_list(outcome, spout, notices))
@@ -527,7 +554,7 @@ class Driver:
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
-        self._waiters.answer(self.state, empty=max(empty, default=0))
+        self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class Waiters:
         since = state.currtx + len(state.entries)
         self._waiting.append(_Waiter(self._planning.planner.latest(), since, done))
 
-    def answer(self, state: State, *, empty: int = 0) -> None:
+    def answer(self, state: State, *, empty: int = 0, waiting: bool = False) -> None:
         """Complete the futures for which everything the source held is now committed.
 
         A source that cannot report its latest offset counts as fully read once it has been asked and had no data, or
@@ -53,8 +53,9 @@ class Waiters:
         Args:
             state: the coordinator's state.
             empty: the highest committed txid without tuples; 0: none.
+            waiting: whether window ends wait for the next transactions; then nothing is complete.
         """
-        if not self._waiting:
+        if not self._waiting or waiting:
             return
         document = self._planning.document(state.currtx - 1)
         reached = self._planning.planner.reached

@@ -472,9 +472,12 @@ def _planning(
     source = led.source or planner(topology.spout.object, program.driver_context(program.spout))
     external = topology.external if led.external is None else led.external
     wrap = options.recorded or (lambda planner: planner)
-    timeout = topology.settings.pin_timeout
-    pins = Pins(program, [one.id for one in topology.components if one.pins], timeout, options.lanes)
-    return Planning(books, source, clock.now, external=external, pins=pins, wrap=wrap)
+    pins = Pins(
+        program, [one.id for one in topology.components if one.pins], topology.settings.pin_timeout, options.lanes
+    )
+    planning = Planning(books, source, clock.now, external=external, pins=pins, wrap=wrap)
+    planning.max_ends = topology.settings.max_ends_per_txid
+    return planning
 
 
 def _system(
@@ -487,6 +490,7 @@ def _system(
         options.lanes.monotonic,
         timers=any(one.timers for one in topology.components) and not options.bounded,
         end=options.end_of_input,
+        follows=options.recorded is None,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txstorm.api.context import Kind, PlanFacts, SourceFacts
+from txstorm.api.context import MAX_ENDS, Kind, PlanFacts, SourceFacts
 
 FACTS = "facts"
 EPOCH_BITS = 32
@@ -28,6 +28,10 @@ def with_facts(document: Any, facts: PlanFacts) -> Any:
         stored["sources"] = sources
     if facts.pinned:
         stored["pinned"] = dict(facts.pinned)
+    if facts.max_ends != MAX_ENDS:
+        stored["max_ends"] = facts.max_ends or 0
+    if facts.resumes:
+        stored["resumes"] = list(facts.resumes)
     return {**document, FACTS: stored} if stored else document
 
 
@@ -47,12 +51,24 @@ def facts_of(document: Any, sources: Sequence[str], attempt_id: int, epoch: int 
         sources={name: _source(known[name]) if name in known else _UNKNOWN for name in sources},
         pinned=stored.get("pinned", {}),
         epoch=epoch or attempt_id >> EPOCH_BITS,
+        max_ends=stored.get("max_ends", MAX_ENDS) or None,
+        resumes=tuple(stored.get("resumes", ())),
     )
 
 
 def kind_of(document: Any) -> Kind:
     """Return the kind of the transaction with `document`; None, before the first transaction, counts as data."""
     return _facts(document).get("kind", "data")  # type: ignore[no-any-return]
+
+
+def waiting_of(document: Any) -> tuple[str, ...]:
+    """Return the components to which the end of input has come in the transaction, but that have more ends to fire."""
+    return tuple(_facts(document).get("waiting", ()))
+
+
+def with_waiting(document: Any, components: Sequence[str]) -> Any:
+    """Return the document of an end-of-input transaction after which these components have more ends to fire."""
+    return {**document, FACTS: {**_facts(document), "waiting": sorted(components)}}
 
 
 def pinned_of(document: Any) -> Mapping[str, Any]:

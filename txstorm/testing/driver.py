@@ -233,12 +233,16 @@ class TopologyTestDriver:
         return txid
 
     def end_of_input(self, at: datetime | int | None = None) -> int:
-        """Plan and process the end-of-input transaction; return its txid. Arguments and errors are those of `feed`."""
-        txid = self._next(at)
+        """Plan and process the end-of-input transaction; return its txid. Arguments and errors are those of `feed`.
+
+        If it leaves ends of windows waiting, as `max_ends_per_txid` allows no more, the end of input goes on: call it
+        again, after the commit.
+        """
+        txid = self._next(at, ends=True)
         self._stepper.plan_system("end")
         return txid
 
-    def _next(self, at: datetime | int | None) -> int:
+    def _next(self, at: datetime | int | None, *, ends: bool = False) -> int:
         """Move the clock to `at`, and return the txid that is planned next."""
         session = self._running()
         flying, pending = len(self.active), session.machine_config().max_pending
@@ -248,7 +252,8 @@ class TopologyTestDriver:
                 f"pending={pending}; ack, fail or commit one first, or give the driver a higher pending"
             )
             raise InputError(msg)
-        if session.planning.kind(self.committed + flying) == "end":
+        before = self.committed + flying
+        if session.planning.ended(before) or (session.planning.kind(before) == "end" and not ends):
             msg = f"{self.topology.id}: the input ended with txid {self.committed + flying}; nothing can follow it"
             raise InputError(msg)
         if at is not None:

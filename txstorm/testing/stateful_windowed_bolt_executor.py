@@ -23,7 +23,7 @@ from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
 from txstorm.typed import shown
 from txstorm.windows.rules.event_time import END, late, microseconds
-from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment, Place, Rows, Unit, Window, behind, fire
+from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment, Place, Rows, Unit, Window, end_at, fire
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
 Source = tuple[int, str]
@@ -175,7 +175,7 @@ class StatefulWindowedBoltExecutor:
         """Return the place up to which a time slide has fired."""
         assert self._form.step is not None
         reached = newest if self._watermark is None else self._watermark
-        return behind(reached // self._form.step * self._form.step, self._number)
+        return end_at(reached // self._form.step * self._form.step)
 
     def _process(self, one: Tuple) -> None:
         """Add a tuple, and evaluate the windows that it completes."""
@@ -205,7 +205,8 @@ class StatefulWindowedBoltExecutor:
             self._newest[one.source_stream] = max(time, self._newest.get(one.source_stream, time))
             if self._watermark is not None and late(np.array([time], np.int64), self._watermark, self._form)[0]:
                 return False
-        row = Place(time, self._number << ARRIVAL_BITS), one
+        passed = PASSED if self._timed and self._form.step is not None and time == self._watermark else 0
+        row = Place(time, self._number << ARRIVAL_BITS | passed), one
         self._rows.insert(bisect_left(self._rows, row[0], key=lambda known: known[0]), row)
         return True
 
@@ -229,8 +230,8 @@ class StatefulWindowedBoltExecutor:
     def _between(self, low: Place, high: Place) -> list[tuple[Place, Tuple]]:
         return [row for row in self._rows if low <= row[0] < high]
 
-    def _oldest(self, number: int) -> Rows:
-        return self._arrays(self._between(self._unit.low, Place(END, 0))[:number])
+    def _oldest(self, low: Place, number: int) -> Rows:
+        return self._arrays(self._between(low, Place(END, 0))[:number])
 
     def _arrays(self, rows: Sequence[tuple[Place, Tuple]]) -> Rows:
         trigger = self._form.trigger

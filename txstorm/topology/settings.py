@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from txstorm.api.context import MAX_ENDS
 from txstorm.api.names import near
 from txstorm.errors import SettingError
 
@@ -153,6 +154,9 @@ class Settings(BaseModel):
     min_interval: Seconds = Field(0.0, description="seconds between the starts of two transactions at least")
     heartbeat_interval: Duration = Field(
         1.0, description="seconds between two heartbeats at least, which run timers while the source is silent"
+    )
+    max_ends_per_txid: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        MAX_ENDS, description="window ends that a component fires in one transaction at most; none: no limit"
     )
     pin_timeout: Duration = Field(
         2.0, description="seconds that a component has to return the value to pin for a transaction"

@@ -20,7 +20,7 @@ from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import StoredInputs
 from txstorm.windows.rules.event_time import END, Times
-from txstorm.windows.rules.firing import ARRIVAL_BITS, Place, Rows
+from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Place, Rows
 
 UNIT, TIME, ARRIVAL, SOURCE, FIRES, VALUES = (
     f"window_{name}" for name in ("unit", "time", "arrival", "source", "fires", "values")
@@ -182,7 +182,7 @@ class TupleBuffer:
         """Convert rows to tuples as the user's code sees them."""
         if not table.num_rows:
             return []
-        sources, txids = _numpy(table.column(SOURCE)), _numpy(table.column(ARRIVAL)) >> ARRIVAL_BITS
+        sources, txids = _numpy(table.column(SOURCE)), _numpy(table.column(ARRIVAL)) % PASSED >> ARRIVAL_BITS
         # Few origins in many rows: each pair is looked up once, and no row makes more than its tuple.
         first = int(txids.min())
         width = int(txids.max()) - first + 1

@@ -21,7 +21,7 @@ from txstorm.errors import StateError
 from txstorm.windows.buffer import ARRIVAL, SOURCE, TIME, UNIT, TupleBuffer, buffer_state, typed_columns
 from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
-from txstorm.windows.newest import NewestTimes
+from txstorm.windows.newest import NewestTimes, Reports
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import (
     COMPONENT,
@@ -32,7 +32,7 @@ from txstorm.windows.records import (
     unit_of_task,
 )
 from txstorm.windows.rules.event_time import END, Progress, Times, late
-from txstorm.windows.rules.firing import ARRIVAL_BITS, Moment
+from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
 from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
 
@@ -90,7 +90,7 @@ class WindowCommitter(PartialCommitter):
         self._context, self._collector, self._attempt = context, collector, attempt
         self._intake = Intake(self.plan, attempt, form_of_keys(context.state(self.progress.name)))
         self._chunks: list[Chunk] = []
-        self._newest: dict[tuple[int, str], int] = {}
+        self._reports = Reports()
         self._frontiers: dict[tuple[str, str], int] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
@@ -110,8 +110,7 @@ class WindowCommitter(PartialCommitter):
         if (component, stream) in self.also_reads:
             self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
-        for number, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            self._newest[number, part] = max(time, self._newest.get((number, part), time))
+        self._reports.add(batch)
 
     def _add(self, chunk: Chunk) -> None:
         for check in () if self.plan.event_time else self.checks:  # else checked in the tasks of the source
@@ -128,16 +127,25 @@ class WindowCommitter(PartialCommitter):
         component = inputs.read(component)
         passed = component.progress.watermark
         progress = self._advanced(component.progress)
-        moment = Moment(self._attempt.txid, passed, progress.watermark, plan.key is not None, not plan.event_time)
+        ends = plan.backlog(component.ends, passed, progress.watermark, self._reports.runs, context)
+        moment = Moment(
+            self._attempt.txid,
+            component.ends.fired,
+            ends.fired,
+            plan.key is not None,
+            not plan.event_time,
+            component.ends.closing(progress.watermark),
+            passed,
+        )
         buffer = TupleBuffer(plan, context.collection(self.tuples.name), inputs)
-        rows, gaps, lates = self._rows(buffer, moment)
+        rows, gaps, lates = self._rows(buffer, passed)
         queue = None if self.queue is None else context.collection(self.queue.name)
         units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
         if component.tasks not in (None, plan.parallelism):
             units.adopt(component.tasks)
         fired = units.evaluate(rows, gaps)
         early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
-        early_due = plan.early is not None and context.stamp - early_stamp >= plan.early
+        early_due = plan.early is not None and not ends.waiting and context.stamp - early_stamp >= plan.early
         if early_due:
             fired += units.early(component.early_txid)
         if lates:
@@ -151,14 +159,14 @@ class WindowCommitter(PartialCommitter):
             declared=plan.declared(),
             progress=progress,
             early_stamp=early_stamp,
+            backlog=None if plan.form.step is None else ends,
         )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
             records.put(COMPONENT, inputs.text(after))
-        plan.report(
-            context, progress.watermark, sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
-        )
+        number, late_number = sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
+        plan.report(context, progress.watermark, number, late_number, waiting=ends.waiting)
         self._wake(after, units, bool(rows.num_rows) and not early_due)
 
     def _advanced(self, progress: Progress) -> Progress:
@@ -166,7 +174,7 @@ class WindowCommitter(PartialCommitter):
         context = self._context
         if self.plan.event_time:
             return self.plan.rule.after(
-                progress, self._newest, context.stamp, self.plan.facts(context, self._frontiers)
+                progress, self._reports.newest, context.stamp, self.plan.facts(context, self._frontiers)
             )
         first = context.stamp if progress.first_stamp is None else progress.first_stamp
         before = progress.watermark
@@ -175,22 +183,28 @@ class WindowCommitter(PartialCommitter):
         ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
         return Progress(END if ended or before == END else reached, context.stamp, first)
 
-    def _rows(self, buffer: TupleBuffer, moment: Moment) -> tuple[pa.Table, Times, list[LateTuples]]:
-        """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples."""
+    def _rows(self, buffer: TupleBuffer, passed: int | None) -> tuple[pa.Table, Times, list[LateTuples]]:
+        """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples.
+
+        `passed`: the watermark after the previous transaction.
+        """
         plan = self.plan
         tables, gaps, lates, number = [], [], [], self._attempt.txid << ARRIVAL_BITS
         task = unit_of_task(self._context.task)
         for chunk in self._chunks:
             size = len(chunk)
-            times = np.full(size, self._stamped(moment), np.int64) if chunk.times is None else chunk.times
+            stamp = plan.stamped(passed, self._context.stamp)
+            times = np.full(size, stamp, np.int64) if chunk.times is None else chunk.times
             arrivals = np.arange(number, number + size, dtype=np.int64)
             number += size
+            if plan.event_time and plan.form.step is not None and passed is not None:
+                arrivals[times == passed] |= PASSED
             units = pa.repeat(task, size) if chunk.units is None else chunk.units
             made = buffer.columns(chunk, units, times, arrivals)
-            behind = late(times, moment.passed, plan.form) if plan.event_time else np.zeros(size, bool)
+            behind = late(times, passed, plan.form) if plan.event_time else np.zeros(size, bool)
             if behind.any():
-                assert moment.passed is not None
-                lates.append(LateTuples(chunk, np.flatnonzero(behind), moment.passed))
+                assert passed is not None
+                lates.append(LateTuples(chunk, np.flatnonzero(behind), passed))
                 made = made.filter(pa.array(~behind))
             tables.append(made)
             gaps.append(np.zeros(size, np.int64)[~behind] if chunk.gaps is None else chunk.gaps[~behind])
@@ -200,12 +214,6 @@ class WindowCommitter(PartialCommitter):
         names = whole.column(UNIT).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
         order = np.lexsort((whole.column(ARRIVAL).to_numpy(), whole.column(TIME).to_numpy(), names))
         return whole.take(pa.array(order)).combine_chunks(), np.concatenate(gaps)[order], lates
-
-    def _stamped(self, moment: Moment) -> int:
-        """Return the time of this transaction's tuples in processing time."""
-        step = self.plan.form.step
-        end = None if step is None or moment.passed == END else moment.last_end(step)
-        return self._context.stamp if end is None else max(self._context.stamp, end + 1)
 
     def _count_late(self, lates: Sequence[LateTuples], units: Units, inputs: StoredInputs) -> None:
         """Count the late tuples, and report them."""

@@ -13,10 +13,64 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.plan import WindowPlan
-from txstorm.windows.rules.forms import Count, sliding
+from txstorm.windows.rules.backlog import Run, merged, time_runs
+from txstorm.windows.rules.event_time import WHOLE
+from txstorm.windows.rules.forms import Count, WindowForm, sliding
 
-REPORTED = ("input", "partition", "newest")
-"""Fields of what a map-side stage reports to all tasks."""
+REPORTED = ("input", "partition", "newest", "other")
+"""Fields of what a map-side stage reports to all tasks: the newest time of a partition of an input, or other times."""
+RUN = -2
+"""The input in a report of a run of times that tuples have: from `other` to `newest`."""
+
+
+class Reports:
+    """Reports of map-side stages in a transaction.
+
+    Attributes:
+        newest: (input, partition) → newest timestamp, over all tasks.
+        runs: runs of times that tuples have; for windows that slide by time.
+    """
+
+    def __init__(self) -> None:
+        self.newest: dict[tuple[int, str], int] = {}
+        self.runs: list[Run] = []
+
+    def add(self, batch: Any) -> None:
+        """Add a record batch of reports."""
+        for number, part, time, other in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if number == RUN:
+                self.runs.append((other, time))
+            else:
+                self.newest[number, part] = max(time, self.newest.get((number, part), time))
+
+
+class TimesSeen:
+    """The times of the tuples of one input in a batch, as a map-side stage reports them.
+
+    Args:
+        form: the form of the windows.
+        number: the index of the input.
+    """
+
+    def __init__(self, form: WindowForm, number: int) -> None:
+        self._form = form
+        self._number = number
+        self._newest: dict[str, int] = {}
+        self._runs: list[Run] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the tuples of a chunk."""
+        for part, time in chunk.newest.items():
+            self._newest[part] = max(time, self._newest.get(part, time))
+        if chunk.times is not None:
+            self._runs += time_runs(self._form, chunk.times)
+
+    def report(self, collector: Collector) -> None:
+        """Report them to all tasks of the component."""
+        for part, time in sorted(self._newest.items()):
+            collector.emit(self._number, part, time, 0, stream=EVERYWHERE)
+        for low, high in merged(self._runs):
+            collector.emit(RUN, WHOLE, high, low, stream=EVERYWHERE)
 
 
 class NewestTimes(BatchBolt):
@@ -34,6 +88,7 @@ class NewestTimes(BatchBolt):
 
     def __init__(self, plan: WindowPlan, source: str, stream: str, checks: Sequence[Check] = ()) -> None:
         self._checks = tuple(checks)
+        self._form = plan.form
         self._plan = replace(plan, key=None, form=sliding(Count(1)))
         self._number = next(
             number for number, one in enumerate(plan.inputs) if (one.component, one.stream) == (source, stream)
@@ -48,7 +103,7 @@ class NewestTimes(BatchBolt):
         """Set up for one batch."""
         self._collector = collector
         self._intake = Intake(self._plan, attempt)
-        self._newest: dict[str, int] = {}
+        self._times = TimesSeen(self._form, self._number)
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Pass one tuple on; called only if a value has no Arrow type."""
@@ -62,11 +117,9 @@ class NewestTimes(BatchBolt):
 
     def finish_batch(self) -> None:
         """Report the newest timestamps."""
-        for part, time in sorted(self._newest.items()):
-            self._collector.emit(self._number, part, time, stream=EVERYWHERE)
+        self._times.report(self._collector)
 
     def _add(self, chunk: Chunk) -> None:
         for check in self._checks:
             check(chunk)
-        for part, time in chunk.newest.items():
-            self._newest[part] = max(time, self._newest.get(part, time))
+        self._times.add(chunk)

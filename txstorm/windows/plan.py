@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,6 +12,7 @@ from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
+from txstorm.windows.rules.backlog import Backlog, Run
 from txstorm.windows.rules.event_time import END, Facts, WatermarkRule, instant
 from txstorm.windows.rules.forms import WindowForm
 
@@ -139,7 +140,9 @@ class WindowPlan:
             if self.time.partition is not None
         }
         ended = frozenset(
-            number for number, sources in enumerate(of_input) if sources and all(one.ended for one in sources)
+            number
+            for number, sources in enumerate(of_input)
+            if sources and all(one.ended for one in sources) and not context.waits
         )
         followed = {
             number: frontiers.get((one.component, one.frontier))
@@ -148,16 +151,39 @@ class WindowPlan:
         }
         return Facts(partitions, ended, followed, context.end_of_input)
 
-    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, kind: str = "windows") -> None:
-        """Report the progress of a task in a transaction; `kind`: that of `WindowProgress`."""
+    def backlog(
+        self, before: Backlog, passed: int | None, reached: int | None, runs: Sequence[Run], context: TaskContext
+    ) -> Backlog:
+        """Return which ends have fired after a transaction, and which wait.
+
+        Args:
+            before: the backlog before it.
+            passed: the watermark before it.
+            reached: the watermark after it.
+            runs: runs of times of its tuples; in processing time, all tuples have the same.
+            context: the task's.
+        """
+        if not self.event_time and not context.heartbeat:
+            time = self.stamped(passed, context.stamp)
+            runs = [(time, time)]
+        return before.after(self.form, runs, reached, context.facts.max_ends)
+
+    def stamped(self, watermark: int | None, stamp: int) -> int:
+        """Return the time of a transaction's tuples in processing time, by the watermark before it."""
+        if self.form.step is None or watermark is None or watermark == END:
+            return stamp
+        return max(stamp, watermark // self.form.step * self.form.step + 1)
+
+    def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, **more: Any) -> None:
+        """Report the progress of a task in a transaction; `more`: other attributes of `WindowProgress`."""
         if context.report is None:
             return
         if watermark is None:
-            context.report(WindowProgress(None, None, fired, late, kind=kind))
+            context.report(WindowProgress(None, None, fired, late, **more))
             return
         reached = instant(watermark)
         delay = None if watermark == END else context.now - reached
-        context.report(WindowProgress(reached, delay, fired, late, kind=kind))
+        context.report(WindowProgress(reached, delay, fired, late, **more))
 
     def about(self) -> dict[str, Any]:
         """Return what may change between starts, but helps to understand stored tuples and progress, as JSON."""

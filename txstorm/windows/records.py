@@ -14,6 +14,7 @@ from typing import Any
 from txstorm.api.state import KeyedState, KeyTexts
 from txstorm.errors import StateError
 from txstorm.windows.plan import WindowPlan
+from txstorm.windows.rules.backlog import Backlog
 from txstorm.windows.rules.event_time import Newest, Progress
 from txstorm.windows.rules.firing import OpenSession, Place, Unit
 
@@ -39,6 +40,7 @@ class ComponentRecord:
         progress: its progress in event time; in processing time, the watermark is the last stamp.
         early_stamp: stamp of the previous early evaluation.
         early_txid: its txid.
+        backlog: the ends that have not fired; None in records without it.
     """
 
     tasks: int | None = None
@@ -47,6 +49,7 @@ class ComponentRecord:
     early_stamp: int | None = None
     early_txid: int = 0
     about: Any = None
+    backlog: Backlog | None = None
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -62,6 +65,7 @@ class ComponentRecord:
                 "tasks": self.tasks,
                 "declared": self.declared,
                 "about": self.about,
+                **({} if self.backlog is None else {"backlog": self.backlog.stored()}),
             }
         )
 
@@ -74,7 +78,13 @@ class ComponentRecord:
         newest = {(number, part): Newest(time, stamp) for number, part, time, stamp in stored["newest"]}
         progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
         early_stamp, early_txid = stored["early"]
-        return cls(stored["tasks"], stored["declared"], progress, early_stamp, early_txid, stored["about"])
+        backlog = Backlog.of(stored["backlog"]) if "backlog" in stored else None
+        return cls(stored["tasks"], stored["declared"], progress, early_stamp, early_txid, stored["about"], backlog)
+
+    @property
+    def ends(self) -> Backlog:
+        """The ends that have not fired; of a record of before, or without a time slide, those after the watermark."""
+        return Backlog(self.progress.watermark, None if self.tasks else ()) if self.backlog is None else self.backlog
 
     def check(self, component: str, declared: Any) -> None:
         """Raise `StateError` if the component was started with another form, key, time or policy."""
@@ -161,6 +171,7 @@ class UnitRecord:
                 "stamp": self.stamp,
                 "due": self.due,
                 "late": self.late,
+                **({"expired": unit.expired} if unit.expired else {}),
             }
         )
 
@@ -171,7 +182,8 @@ class UnitRecord:
         low, high, covered = (Place(*stored[name]) for name in ("low", "high", "covered"))
         kept, counted = stored["counts"]
         open_ = tuple(OpenSession(*one) for one in stored["open"])
-        unit = Unit(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_)
+        expired = tuple(stored.get("expired", ()))
+        unit = Unit(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_, expired)
         late = tuple((number, count) for number, count in stored["late"])
         return cls(unit, stored["stamp"], stored["due"], late)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +20,20 @@ from txstorm.windows.rules.event_time import END, Times
 from txstorm.windows.rules.firing import (
     START,
     Moment,
+    Oldest,
     Place,
     Rows,
     Unit,
     Window,
-    behind,
     covering_ends,
     earliest_open,
     early,
+    end_at,
     fire,
     fire_sessions,
+    is_needed,
+    needed_from,
+    nothing_before,
 )
 
 QUEUE, DUE = "queue", "due"
@@ -96,10 +101,11 @@ class Units:
         added = dict(by_unit(rows))
         names = self._visited(added)
         self._known = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(names).items()}
-        self._drop_expired(names)
+        expired = self._drop_expired(names, added)
         self._stores.buffer.append(rows)
         self._adds = rows.num_rows > 0
-        self.records = {name: self._known.get(name, UnitRecord(self._new_unit(), self._stamp)) for name in names}
+        known = {**self._known, **expired}
+        self.records = {name: known.get(name, UnitRecord(self._new_unit(), self._stamp)) for name in names}
         self.records.update({name: replace(self.records[name], stamp=self._stamp) for name in added})
         if self._form.is_session:
             fired = self._sessions(rows, gaps, names)
@@ -144,8 +150,8 @@ class Units:
                 low = earliest_open(self._form, unit, self._moment)
                 rows = rows_of(buffer.scan([name], low, None))
                 first = position(rows, low)
-                rows = Rows(rows.times[first:], rows.arrivals[first:])
-            windows = early(self._form, unit, self._moment, rows, since, self._oldest(name, unit))
+                rows = rows.sliced(first, len(rows.times))
+            windows = early(self._form, unit, self._moment, rows, since, self._oldest(name))
             fired += [Fired(name, one) for one in windows]
         return self._sorted(fired)
 
@@ -191,17 +197,48 @@ class Units:
                     queue.evict_before(min(upto, END - 1) + 1, self._queue(kind))
         return list(names)
 
-    def _drop_expired(self, names: Iterable[str]) -> None:
-        ttl = self._plan.ttl
-        if ttl is None:
-            return
-        gone = [name for name in names if name in self._known and self._stamp - self._known[name].stamp >= ttl]
-        self._forget(gone)
-        for name in gone:
-            del self._known[name]
-        later = ((self._known[name].stamp + ttl, name) for name in names if name in self._known)
-        new = ((self._stamp + ttl, name) for name in names if name not in self._known and name not in gone)
-        self._enqueue(EXPIRE, [*later, *new])
+    def _drop_expired(self, names: Iterable[str], added: Mapping[str, pa.Table]) -> dict[str, UnitRecord]:
+        """Drop the keys whose time to live is over, unless an end needs what they have.
+
+        Returns the records of those that only ends that wait still have: the watermark had reached these ends before.
+        """
+        ttl, known, kept = self._plan.ttl, self._known, dict[str, UnitRecord]()
+        if ttl is None or self._moment.watermark == END:
+            return kept
+        silent = [name for name in names if name in known and self._stamp - known[name].stamp >= ttl]
+        needed, end = self._needed_keys(silent), self._moment.waiting_end(self._form)
+        gone = [name for name in silent if name not in needed]
+        if end is None:
+            self._forget(gone)
+            for name in gone:
+                del known[name]
+        else:
+            for name in gone:
+                unit = replace(known[name].unit, expired=(*known[name].unit.expired, end))
+                kept[name] = replace(known[name], unit=unit, stamp=self._stamp)
+        since = {name: self._stamp if name in silent or name not in known else known[name].stamp for name in names}
+        stays = ((at + ttl, name) for name, at in since.items() if name in known or name in added)
+        self._enqueue(EXPIRE, stays)
+        return kept
+
+    def _needed_keys(self, names: Sequence[str]) -> set[str]:
+        """Return the keys that have tuples, or open sessions, that an end will need."""
+        if not names:
+            return set()
+        watermark = self._moment.watermark
+        lows = {name: needed_from(self._form, self._known[name].unit, watermark) for name in names}
+        found = {}
+        if not self._form.is_session:
+            found = {
+                name: rows_of(part) for name, part in by_unit(self._stores.buffer.scan(names, min(lows.values()), None))
+            }
+        needed = set()
+        for name in names:
+            rows = found.get(name, Rows(np.zeros(0, np.int64), np.zeros(0, np.int64)))
+            rows = rows.sliced(position(rows, lows[name]), len(rows.times))
+            if is_needed(self._form, self._known[name].unit, watermark, rows):
+                needed.add(name)
+        return needed
 
     def _forget(self, names: list[str]) -> None:
         if names:
@@ -214,7 +251,7 @@ class Units:
             return Unit()
         end = self._moment.last_end(step)
         assert end is not None
-        return _nothing_before(behind(end, self._moment.txid - 1))
+        return nothing_before(end_at(end))
 
     # -- firing --------------------------------------------------------------------------------------------------------
 
@@ -247,7 +284,8 @@ class Units:
             return []
         keyed = self._plan.key is not None
         start = min(self.records[name].unit.covered for name in names)
-        table = self._stores.buffer.scan(names, start, None if keyed or self._moment.stamped else limit)
+        whole = keyed or self._moment.stamped or self._moment.closing is not None
+        table = self._stores.buffer.scan(names, start, None if whole else limit)
         found = dict(by_unit(table))
         fired = []
         for name in names:
@@ -258,9 +296,8 @@ class Units:
     def _slide(self, name: str, rows: Rows, limit: Place) -> list[Fired]:
         unit = self.records[name].unit
         first, last = position(rows, unit.covered), position(rows, limit)
-        fires = None if rows.fires is None else rows.fires[first:last]
-        fresh = Rows(rows.times[first:last], rows.arrivals[first:last], fires)
-        windows, after = fire(self._form, unit, self._moment, fresh, self._oldest(name, unit))
+        fresh, more = rows.sliced(first, last), last < len(rows.times)
+        windows, after = fire(self._form, unit, self._moment, fresh, self._oldest(name), more=more)
         self._settle(name, after, self._next_end(after, rows.times[last:]))
         step = self._form.step
         if self._plan.key is not None and step is not None and self._form.span is not None:
@@ -279,15 +316,18 @@ class Units:
             self._needed[name] = unit.low
 
     def _dropped(self, name: str, unit: Unit) -> None:
-        """Forget a key whose last window end found no content; what it has got for later ends stays."""
+        """Forget a key whose last window end found no content; what it has got for later ends stays.
+
+        That can be a tuple of the very time of that end, which came after the watermark had reached it.
+        """
         record = self.records[name]
-        self._needed[name] = Place(min(unit.covered.time, END - 1) + 1, 0)
+        self._needed[name] = Place(min(unit.covered.time, END - 1) + (record.due is None), 0)
         if record.due is None:
             del self.records[name]
             self._stores.records.remove(name)
             self._known.pop(name, None)
         else:
-            self.records[name] = replace(record, unit=_nothing_before(unit.covered))
+            self.records[name] = replace(record, unit=nothing_before(unit.covered, unit.expired))
 
     def _next_end(self, unit: Unit, pending: Times) -> int | None:
         """Return the next time at which the unit fires, or might count a tuple, if nothing more comes."""
@@ -303,8 +343,8 @@ class Units:
         times = pending if unit.newest is None else np.concatenate(([np.int64(unit.newest)], pending))
         return next(covering_ends(times, step, span, passed, None), None) if passed != END else None
 
-    def _oldest(self, name: str, unit: Unit) -> _Oldest:
-        return _Oldest(self._stores.buffer, name, unit.low)
+    def _oldest(self, name: str) -> Oldest:
+        return partial(self._stores.buffer.oldest, name)
 
     def _is_due_new(self, name: str) -> bool:
         due, known = self.records[name].due, self._known.get(name)
@@ -326,18 +366,3 @@ class Units:
             return fired
         keys = {one.unit: canonical(value_of(one.unit)) for one in fired}
         return sorted(fired, key=lambda one: (one.window.end, keys[one.unit]))
-
-
-def _nothing_before(place: Place) -> Unit:
-    """Return the record of a key that has nothing before `place`: what it had was dropped."""
-    return Unit(place, place, place)
-
-
-class _Oldest:
-    """Looks up the oldest tuples of a unit."""
-
-    def __init__(self, buffer: TupleBuffer, name: str, low: Place) -> None:
-        self._buffer, self._name, self._low = buffer, name, low
-
-    def __call__(self, number: int) -> Rows:
-        return self._buffer.oldest(self._name, self._low, number)

@@ -14,6 +14,7 @@ from window_schedules import FedSchedule, duration, micros, run_seeds, time
 
 from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.results.snapshot import snapshot
+from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.rules.event_time import END, instant
 
@@ -82,7 +83,7 @@ class CountResults(WindowedBolt):
         self.collector.emit(len(window.get()))
 
 
-def topology_of(rules, seed, tasks):
+def topology_of(rules, seed, tasks, limit="none"):
     streams = {f"s{i}": FIELDS for i in range(rules.inputs)}
     opaque = random.Random(seed).random() < 0.5 and not rules.large
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(streams, opaque=opaque))
@@ -93,7 +94,8 @@ def topology_of(rules, seed, tasks):
     down = CountResults().with_tumbling_window(duration(10)).with_timestamp_field("end")
     builder.set_bolt("down", down, 2).fields_grouping("w", ["key"])
     policy = "dead_letter" if rules.large else "fail_topology"  # of sums beyond 64 bits
-    return builder.set_settings({"retry_backoff": 0, "on_error": policy}).build_topology()
+    settings = {"retry_backoff": 0, "on_error": policy, "max_ends_per_txid": limit}
+    return builder.set_settings(settings).build_topology()
 
 
 def results_in(driver, txid, stream="default", component="w"):
@@ -172,6 +174,46 @@ def run_schedule(seed, directory):
         if end:
             emitted = sum(1 for _ in driver.emitted("w"))
             assert sum(n for (n,) in driver.emitted("down")) == emitted, f"SEED={seed}"
+
+
+def test_a_limit_of_ends_per_transaction_changes_no_result_and_no_order(tmp_path):
+    run_seeds(run_limited, range(FIRST, FIRST + SCHEDULES), tmp_path)
+
+
+def run_limited(seed, directory):
+    """Further transactions fire the rest; windows over the results wait for them, also at the end of input."""
+    rng = random.Random(seed)
+    rules = some_rules(rng)
+    rules.lateness, rules.large = 0, False
+
+    def rescaled():
+        return topology_of(rules, seed, rng.choice([1, 2, 3]), rng.choice([1, 7, "none"]))
+
+    def streams(rows):
+        return {
+            f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
+        }
+
+    def commit(rows, end):
+        txid, rows = fed.commit(stamp, rows, end=end)
+        got.extend(sorted(results_in(driver, txid), key=lambda row: (row[2], row[0])))
+        return txid, rows
+
+    model, expected, got = AggregateModel(rules), [], []
+    with TopologyTestDriver(rescaled(), data_dir=directory, clock=ManualClock(time(-100))) as driver:
+        fed = FedSchedule(driver, rng, streams, number=4, id=2, rescaled=rescaled)
+        for stamp, rows, end in schedule(rng, rules):
+            txid, rows = commit(rows, end)
+            expected += model.transaction(txid, stamp, rows, end)[2]
+            left = 10_000 if end else rng.choice([0, 0, 1, 5])
+            while left and any(component_windows(directory, one).waiting for one in ("w", "down")):
+                left -= 1
+                commit([], end)
+            assert got == expected[: len(got)], f"SEED={seed}, txid {txid}, {rules}"
+        if end:
+            assert got == expected
+            assert sum(n for (n,) in driver.emitted("down")) == len(got)
+        assert driver.late("down") == []
 
 
 OUTPUTS = ("n", "total", "low", "high", "mean", "first", "last", "top")

@@ -53,6 +53,40 @@ def run_schedule(seed):
         assert got[1] == expected[1], where
 
 
+def test_a_limit_of_ends_per_transaction_changes_neither_windows_nor_their_order():
+    """Watermark, late tuples and content are those without a limit; transactions without data fire the rest."""
+    for seed in range(FIRST, FIRST + SCHEDULES // 4):
+        for limit in (1, 7):
+            run_limited(seed, limit)
+
+
+def run_limited(seed, limit):
+    rng, schedule = random.Random(seed), random.Random(seed)
+    rules = window_rules(schedule)
+    rules.early = None
+    model, machine = Model(rules), Machine(rules, limit)
+    expected, got, txid, where = [], [], 0, f"SEED={seed}, limit {limit}, {rules}"
+    for number, (stamp, rows, more) in enumerate(window_schedule(schedule, rules), start=1):
+        lates, fired = model.transaction(number, stamp, rows, **more)
+        expected += fired
+        for few in [rows] + [[]] * rng.choice([0, 0, 1, 3, 200]):
+            if few is not rows and not machine.ends.waiting:
+                break
+            if rng.random() < 0.1:
+                machine.restart()
+            txid += 1
+            late, fired = machine.transaction(txid, stamp, few, **more)
+            assert late == (lates if few is rows else []), where
+            assert machine.watermark == model.w, where
+            got += fired
+            if rules.slide and rules.slide[0] == "time":
+                assert len({one.end for one in fired}) <= limit, where
+    while machine.ends.waiting:
+        txid += 1
+        got += machine.transaction(txid, stamp, [], **more)[1]
+    assert got == expected, where
+
+
 def test_invariants_of_all_forms():
     for seed in range(FIRST, FIRST + SCHEDULES // 4):
         check_invariants(seed)
@@ -132,5 +166,5 @@ def test_an_early_result_reports_nothing_as_expired_that_an_end_without_content_
     """Windows of two that end at 5, 10, 15: the tuple at 7 is in none, and was dropped when the end at 10 passed."""
     form, moment = sliding(timedelta(microseconds=2), timedelta(microseconds=5)), Moment(2, 11, 11, keyed=True)
     rows = Rows(np.array([14], np.int64), np.array([2 << ARRIVAL_BITS], np.int64))
-    (window,) = early(form, Unit(), moment, rows, 1, lambda number: rows)
+    (window,) = early(form, Unit(), moment, rows, 1, lambda low, number: rows)
     assert (window.end, window.old_low, window.final) == (15, before(11), False)

@@ -5,24 +5,29 @@ Rows that a unit can no longer need are really deleted, so that a wrong eviction
 
 from bisect import bisect_left, insort
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 from window_schedules import extent
 from windows_model import INF, NOTHING, Fired
 
 from txstorm.windows.records import ComponentRecord, UnitRecord
+from txstorm.windows.rules.backlog import Backlog, time_runs
 from txstorm.windows.rules.event_time import END, Facts, Progress, WatermarkRule, late
 from txstorm.windows.rules.firing import (
     ARRIVAL_BITS,
+    PASSED,
     Moment,
     Place,
     Rows,
     Unit,
-    behind,
     earliest_open,
     early,
+    end_at,
     fire,
     fire_sessions,
+    is_needed,
+    needed_from,
 )
 from txstorm.windows.rules.forms import WindowForm
 
@@ -34,8 +39,9 @@ def form_of(rules):
 
 
 class Machine:
-    def __init__(self, rules):
+    def __init__(self, rules, limit=None):
         self.r = rules
+        self.limit, self.ends = limit, Backlog()
         self.form = form_of(rules)
         self.rule = WatermarkRule(rules.inputs, rules.lag, rules.idle, rules.policy, rules.interval)
         self.progress = Progress()
@@ -57,19 +63,18 @@ class Machine:
 
     def restart(self):
         """Continue with the stored records alone."""
-        self.progress = ComponentRecord.read(ComponentRecord(progress=self.progress).text()).progress
+        record = ComponentRecord.read(ComponentRecord(progress=self.progress, backlog=self.ends).text())
+        self.progress, self.ends = record.progress, record.backlog
         self.units = {name: UnitRecord.read(UnitRecord(unit).text()).unit for name, unit in self.units.items()}
 
     def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         self.early_at = stamp if self.early_at is None else self.early_at
-        for name in [one for one, at in self.last_stamp.items() if self.r.ttl and stamp - at >= self.r.ttl]:
-            for kept in (self.units, self.rows, self.last_stamp):
-                kept.pop(name, None)
         passed = self.stamped if self.r.processing_time else self.progress.watermark
+        self.expire(Moment(txid, self.ends.fired, None, watermark=passed), stamp)
         times = np.array([row[0] for row in rows], np.int64)
         if self.r.processing_time:
             time = stamp
-            if self.form.step is not None and passed is not None:
+            if self.form.step is not None and passed not in (None, END):
                 time = max(stamp, Moment(txid, passed, passed).last_end(self.form.step) + 1)
             times = np.full(len(rows), time, np.int64)
             dropped = np.zeros(len(rows), bool)
@@ -82,11 +87,15 @@ class Machine:
             facts = Facts(partitions, ended, frontiers, end)
             self.progress = self.rule.after(self.progress, newest, stamp, facts)
             reached = self.progress.watermark
-        moment = Moment(txid, passed, reached, self.r.keyed, self.r.processing_time)
+        before, runs = self.ends, time_runs(self.form, times)
+        self.ends = before.after(self.form, runs, reached, self.limit)
+        closing = before.closing(reached)
+        moment = Moment(txid, before.fired, self.ends.fired, self.r.keyed, self.r.processing_time, closing, passed)
         added = {}
         for order, (row, t, is_late) in enumerate(zip(rows, times.tolist(), dropped, strict=True)):
             if not is_late:
-                place = Place(t, txid << ARRIVAL_BITS | order)
+                at_passed = t == passed and self.form.step is not None and not self.r.processing_time
+                place = Place(t, txid << ARRIVAL_BITS | order | PASSED * at_passed)
                 insort(self.rows.setdefault(row[3], []), (place, row[4]))
                 added.setdefault(row[3], []).append((t, row[4]))
                 self.last_stamp[row[3]] = stamp
@@ -96,11 +105,24 @@ class Machine:
         fired.sort(key=lambda one: (one.end, str(one.unit)))
         return [row[4] for row, one in zip(rows, dropped, strict=True) if one], fired + self.early(moment, stamp)
 
+    def expire(self, moment, stamp):
+        silent = [one for one, at in self.last_stamp.items() if self.r.ttl and stamp - at >= self.r.ttl]
+        for name in silent if moment.watermark != END else ():
+            unit = self.units.get(name, Unit())
+            low, end = needed_from(self.form, unit, moment.watermark), moment.waiting_end(self.form)
+            if is_needed(self.form, unit, moment.watermark, self.arrays(self.between(name, low, (INF, 0)))):
+                continue
+            if end is not None:
+                self.units[name], self.last_stamp[name] = replace(unit, expired=(*unit.expired, end)), stamp
+                continue
+            for kept in (self.units, self.rows, self.last_stamp):
+                kept.pop(name, None)
+
     def unit(self, name, moment):
         if name in self.units:
             return self.units[name]
         if self.r.keyed and self.form.step is not None and moment.passed is not None and moment.passed != END:
-            return Unit(covered=behind(moment.last_end(self.form.step), moment.txid - 1))
+            return Unit(covered=end_at(moment.last_end(self.form.step)))
         return Unit()
 
     def evaluate(self, name, moment, added):
@@ -113,7 +135,9 @@ class Machine:
             return []
         else:
             fresh = self.between(name, unit.covered, moment.limit(self.form))
-            windows, after = fire(self.form, unit, moment, self.arrays(fresh), lambda n: self.oldest(name, unit, n))
+            more = len(self.between(name, unit.covered, (INF, 0))) > len(fresh)
+            oldest = lambda low, n: self.oldest(name, low, n)  # noqa: E731
+            windows, after = fire(self.form, unit, moment, self.arrays(fresh), oldest, more=more)
         made = [self.shown(name, window) for window in windows]
         self.units[name] = after
         low = after.low
@@ -133,8 +157,8 @@ class Machine:
         rows = self.rows[name]
         return rows[bisect_left(rows, (low, -1)) : bisect_left(rows, (high, -1))]
 
-    def oldest(self, name, unit, number):
-        return self.arrays(self.between(name, unit.low, (INF, 0))[:number])
+    def oldest(self, name, low, number):
+        return self.arrays(self.between(name, low, (INF, 0))[:number])
 
     def arrays(self, rows):
         fires = np.array([self.r.trigger(id) for _, id in rows], bool) if self.r.trigger else None
@@ -148,14 +172,14 @@ class Machine:
         return Fired(name, one.start, one.end, content, new, expired, one.first, one.final)
 
     def early(self, moment, stamp):
-        if self.r.early is None or stamp - self.early_at < self.r.early:
+        if self.r.early is None or stamp - self.early_at < self.r.early or self.ends.waiting:
             return []
         made = []
         for name in sorted(self.rows, key=str):
             unit = self.unit(name, Moment(moment.txid + 1, moment.reached, moment.reached))
             rows = self.arrays(self.between(name, earliest_open(self.form, unit, moment), (INF, 0)))
             windows = early(
-                self.form, unit, moment, rows, self.early_txid, lambda n, u=unit, k=name: self.oldest(k, u, n)
+                self.form, unit, moment, rows, self.early_txid, lambda low, n, k=name: self.oldest(k, low, n)
             )
             made += [self.shown(name, one) for one in windows]
         self.early_at, self.early_txid = stamp, moment.txid

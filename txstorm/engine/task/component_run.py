@@ -72,6 +72,11 @@ class PhaseRun(ABC):
         self.timers: list[int] = []
         self.windows: dict[tuple[str, int], WindowProgress] = {}
 
+    @property
+    def waiting(self) -> set[str]:
+        """The components with window ends to fire that their watermark has reached."""
+        return {component for (component, _), one in self.windows.items() if one.waiting}
+
     @abstractmethod
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
         """Pass rows of `edge` from a source task to a target task."""
@@ -126,7 +131,18 @@ class ComponentRun:
             report=self._report if commits else None,
             subscribed=read,
             divert=phase.diversion.records(self) if commits and phase.diversion is not None else None,
+            upstream_waits=None if self.resources is None else self._upstream_waits,
+            resumed=not phase.input.facts.resumes or self._resumed(),
         )
+
+    def _upstream_waits(self) -> bool:
+        waiting = self.phase.waiting
+        return bool(waiting) and not waiting.isdisjoint(self.phase.program.upstream(self.spec.id))
+
+    def _resumed(self) -> bool:
+        """Return whether the end of input came to this component, or to one upstream of it, but is not over."""
+        reached = {self.spec.id, *self.phase.program.upstream(self.spec.id)}
+        return not reached.isdisjoint(self.phase.input.facts.resumes)
 
     def _report(self, progress: WindowProgress) -> None:
         self.phase.windows[self.spec.id, self.task] = progress  # replaces that of a run that is repeated

@@ -143,7 +143,7 @@ class FeedCommitter(SideCommitter):
         plan, context, side = self.plan, self._context, self.plan.side
         records = context.state(self.progress.name)
         component = ComponentRecord.read(records.get(COMPONENT))
-        arrivals = side.arrivals(context, self._tuples.newest, self._tuples.frontiers)
+        arrivals = side.arrivals(context, self._tuples.reports.newest, self._tuples.frontiers)
         progress = side.plan.rule.after(component.progress, arrivals, context.stamp)
         hidden, expiry = (plan.expiry(one.watermark) for one in (component.progress, progress))
         find = getattr(context.resources, "managed", None)
@@ -154,7 +154,7 @@ class FeedCommitter(SideCommitter):
             if context.task == 0:
                 feed.hidden = hidden
                 feed.expiry = expiry if expiry != hidden else None
-        side.windows.report(context, progress.watermark, number, 0, "feed")
+        side.windows.report(context, progress.watermark, number, 0, kind="feed")
         if context.task == 0:
             self._collector.emit(progress.watermark, stream=POSITION)
             about = {**side.windows.about(), "retain": plan.retain}

@@ -159,10 +159,11 @@ class SyncCommitter(SideCommitter):
         arrived = sum(len(chunk) for chunk in self._tuples.chunks)
         held += passage.held - passage.passed
         oldest = _oldest(oldest, passage.oldest, released) if held else None
-        plan.side.windows.report(context, consumed, arrived - passage.held + passage.passed, 0, "sync")
+        passed = arrived - passage.held + passage.passed
+        plan.side.windows.report(context, consumed, passed, 0, kind="sync")
         records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
         if context.task == 0:
-            arrivals = plan.side.arrivals(context, self._tuples.newest, self._tuples.frontiers)
+            arrivals = plan.side.arrivals(context, self._tuples.reports.newest, self._tuples.frontiers)
             followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
             progress = replace(followed, watermark=consumed, advanced=context.stamp)
             about = plan.side.windows.about()

@@ -26,7 +26,7 @@ from txstorm.joins.rules.positions import Arrivals
 from txstorm.joins.side_rows import taken
 from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake
-from txstorm.windows.newest import REPORTED, NewestTimes
+from txstorm.windows.newest import REPORTED, NewestTimes, Reports
 from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
 
 ALL_TIMES = -1
@@ -45,7 +45,7 @@ class SideTimes(NewestTimes):
     def __init__(self, plan: SidePlan) -> None:
         one = plan.windows.inputs[0]
         super().__init__(plan.windows, one.component, one.stream)
-        self._id, self._form, self._side = plan.windows.id, plan.form, plan.form.side
+        self._id, self._rows_form, self._side = plan.windows.id, plan.form, plan.form.side
 
     def _add(self, chunk: Chunk) -> None:
         """Note the newest times; raise `ValueError` for a partition that the side does not announce."""
@@ -77,21 +77,25 @@ class RowTimes(SideTimes):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         super().prepare(context, collector, attempt)
-        self._times: list[Numbers] = []
+        self._all_times: list[Numbers] = []
 
     def finish_batch(self) -> None:
         """Report the newest times, and all times of left rows if there are several tasks."""
         super().finish_batch()
-        if self._times:
-            times = np.unique(np.concatenate(self._times))
-            columns = [pa.repeat(ALL_TIMES, len(times)), pa.repeat("", len(times)), pa.array(times)]
+        if self._all_times:
+            times = np.unique(np.concatenate(self._all_times))
+            columns = [
+                *(pa.repeat(one, len(times)) for one in (ALL_TIMES, "")),
+                pa.array(times),
+                pa.repeat(0, len(times)),
+            ]
             self._collector.emit_batch(pa.table(columns, list(REPORTED)), stream=EVERYWHERE)
 
     def _add(self, chunk: Chunk) -> None:
-        self._form.check(chunk)
+        self._rows_form.check(chunk)
         super()._add(chunk)
         if self._reports_all and chunk.times is not None:
-            self._times.append(chunk.times)
+            self._all_times.append(chunk.times)
 
 
 class IntervalJoinCommitter(BatchBolt, Committer):
@@ -154,7 +158,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self._stages = {map_side_id(self.plan.id, *_reads(one)): side for side, one in enumerate(self.plan.sides)}
         self._chunks: dict[int, list[tuple[Chunk, Numbers, Numbers]]] = {LEFT: [], RIGHT: []}
         self._count = 0
-        self._newest: tuple[dict[str, int], dict[str, int]] = {}, {}
+        self._reports = Reports(), Reports()
         self._frontiers: dict[tuple[str, str], int] = {}
         self._left_times: list[Numbers] = []
 
@@ -181,9 +185,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         if every.any():
             self._left_times.append(integers(batch.column(2))[every])
             batch = batch.filter(pa.array(~every))
-        newest = self._newest[side]
-        for part, time in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
-            newest[part] = max(time, newest.get(part, time))
+        self._reports[side].add(batch)
 
     def _add(self, side: int, chunk: Chunk) -> None:
         # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
@@ -283,7 +285,9 @@ class IntervalJoinCommitter(BatchBolt, Committer):
 
     def _arrivals(self, side: int) -> Arrivals:
         plan = self.plan.sides[side]
-        return Arrivals(self._newest[side], plan.facts(self._context, self._frontiers), plan.caught_up(self._context))
+        return Arrivals(
+            self._reports[side].newest, plan.facts(self._context, self._frontiers), plan.caught_up(self._context)
+        )
 
     def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
         context, position = self._context, after.right.watermark
@@ -292,7 +296,7 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         reached = None if position is None else instant(position)
         delay = None if reached is None or position == END else context.now - reached
         held = self._held_back(after, arrivals) if context.task == 0 else None
-        context.report(WindowProgress(reached, delay, self._results, late, held, "join"))
+        context.report(WindowProgress(reached, delay, self._results, late, held_back_by=held, kind="join"))
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""

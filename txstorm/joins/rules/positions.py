@@ -49,12 +49,12 @@ class Arrivals:
     """Arrivals of one side in a transaction.
 
     Attributes:
-        newest: partition → the newest time that has come of it.
+        newest: (0, partition) → the newest time that has come of it.
         facts: the facts about its sources.
         caught_up: whether all of its sources have been read to their ends.
     """
 
-    newest: Mapping[str, int]
+    newest: Mapping[tuple[int, str], int]
     facts: Facts
     caught_up: bool = False
 
@@ -78,8 +78,7 @@ class PositionRule:
 
     def after(self, progress: Progress, arrivals: Arrivals, stamp: int) -> Progress:
         """Return the progress of the side after a transaction; its watermark is the position."""
-        newest = {(0, partition): time for partition, time in arrivals.newest.items()}
-        after = self.watermark.after(progress, newest, stamp, arrivals.facts)
+        after = self.watermark.after(progress, arrivals.newest, stamp, arrivals.facts)
         if self.grace is None or not arrivals.caught_up:
             return after
         present, reached = stamp - self.grace, after.watermark

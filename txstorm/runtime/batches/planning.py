@@ -13,7 +13,7 @@ from typing import Any
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import Kind, PlanFacts
+from txstorm.api.context import MAX_ENDS, Kind, PlanFacts
 from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books
 from txstorm.books.records import Meta, with_digests
@@ -23,7 +23,7 @@ from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
-from txstorm.spouts.facts import facts_of, kind_of, pinned_of, with_facts
+from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
@@ -47,6 +47,7 @@ class Planning:
         metas: txid → its metadata.
         pinned: called with a txid and the document of the txid before it; returns the document that this txid must get,
             or None if the spout is to plan it. See `RetryPolicy.pinned`.
+        max_ends: number of window ends that a component fires in a transaction planned from now on at most.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Planning:
         self.metas: dict[int, Meta] = books.metas()
         self._unsaved: dict[int, Meta] = {}
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
+        self.max_ends: int | None = MAX_ENDS
 
     def reopen(self, spout: Component, program: Program) -> None:
         """Recreate the spout's coordinator after a rebalance. No transaction may be in flight."""
@@ -95,6 +97,14 @@ class Planning:
     def kind(self, txid: int) -> Kind:
         """Return the kind of the planned transaction `txid`; one without a plan counts as data."""
         return kind_of(self.document(txid))
+
+    def waiting(self, txid: int) -> tuple[str, ...]:
+        """Return the components that have more window ends to fire after the committed transaction `txid`."""
+        return waiting_of(self.document(txid))
+
+    def ended(self, txid: int) -> bool:
+        """Return whether the input has ended with the planned transaction `txid`."""
+        return self.kind(txid) == "end" and not self.waiting(txid)
 
     def now(self) -> int:
         """Return the current time in UTC microseconds, from which stamps are taken."""
@@ -136,7 +146,9 @@ class Planning:
         stamp = max(self._clock(), 0 if previous is None else previous.stamp)
         if kind is not None:
             pinned = self._pins(txid, stamp, pinned_of(self.document(txid - 1)), self._books.epoch)
-            document = with_facts(document, PlanFacts(kind, self.planner.facts(document), pinned))
+            resumes = self.waiting(txid - 1) if kind == self.kind(txid - 1) == "end" else ()
+            facts = PlanFacts(kind, self.planner.facts(document), pinned, max_ends=self.max_ends, resumes=resumes)
+            document = with_facts(document, facts)
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp, epoch=self._books.epoch)
 
     def save(self) -> None:
@@ -250,8 +262,14 @@ class Planning:
             return None
         return self.document(txid), self.document(txid - 1)
 
-    def committed(self, last: int) -> None:
-        """Notify the spout that all txids up to `last` are committed, and discard the earlier documents."""
+    def committed(self, last: int, waiting: Sequence[str] = ()) -> None:
+        """Notify the spout that all txids up to `last` are committed, and discard the earlier documents.
+
+        `waiting`: the components that have more window ends to fire after `last`.
+        """
+        if waiting:
+            meta = self.metas[last]
+            self.metas[last] = meta._replace(document=with_waiting(meta.document, waiting))
         self.planner.committed(self.document(last))
         self.forget(last)
 

@@ -29,9 +29,11 @@ class SystemTransactions:
         monotonic: a clock in seconds.
         timers: whether timers count in this run: committers have some, and the run does not end by itself.
         end: whether an end-of-input transaction follows the last data.
+        follows: whether transactions follow one that leaves window ends waiting.
 
     Attributes:
         automatic: False: timers are ignored; a test plans system transactions itself, with `ask`.
+        waiting: whether the last committed transaction has left window ends that its watermark has reached.
     """
 
     def __init__(
@@ -43,8 +45,11 @@ class SystemTransactions:
         *,
         timers: bool = False,
         end: bool = False,
+        follows: bool = True,
     ) -> None:
         self._planning = planning
+        self._follows = follows
+        self.waiting = False
         self._gate = gate
         self._interval = interval
         self._monotonic = monotonic
@@ -58,6 +63,7 @@ class SystemTransactions:
     def open(self, currtx: int) -> None:
         """Begin a run at `currtx`; timers are not stored, so one heartbeat is due at once if any txid is committed."""
         self._at = 0 if currtx > 1 else None
+        self.waiting = self._follows and bool(self._planning.waiting(currtx - 1))
 
     @property
     def asked(self) -> bool:
@@ -90,9 +96,12 @@ class SystemTransactions:
         if replay:
             kind = self._planning.kind(txid)
             return None if kind == "data" or not self.automatic else kind
+        due = idle and self.waiting and self.automatic  # what a transaction leaves is not known before its commit
+        if self._planning.kind(txid - 1) == "end":
+            return "end" if due else None
         if self._end and self._gate.closed:
             return "end"
-        return "heartbeat" if idle and self.wait() == 0 else None
+        return "heartbeat" if due or (idle and self.wait() == 0) else None
 
     def wait(self) -> float | None:
         """Return the seconds until a heartbeat may be due, 0 if one is; None if no timer is set."""
@@ -101,9 +110,13 @@ class SystemTransactions:
         until_timer = (self._at - self._planning.now()) / 1_000_000
         return max(0.0, until_timer, self._not_before - self._monotonic())
 
-    def committed(self, timers: Iterable[int]) -> None:
-        """Replace the timers by those of the last committed txid, in UTC microseconds."""
+    def committed(self, timers: Iterable[int], *, waiting: bool = False) -> None:
+        """Replace the timers by those of the last committed txid, in UTC microseconds.
+
+        `waiting`: whether it has left window ends that its watermark has reached.
+        """
         self._at = min(timers, default=None)
+        self.waiting = self._follows and waiting
 
 
 class Pins:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
 from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.runtime.failures import LetterLimit, letters_command, letters_text, tallies
 from txstorm.spouts.executors import spout_committer
+from txstorm.spouts.facts import with_waiting
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
@@ -276,6 +278,8 @@ class GroupFinisher:
             return outcome
         with seldom_collected():
             records = [_record(done) for done in outcome.committed]
+            if (last := outcome.committed[-1]).waiting:  # the next start, too, must know that further ones follow
+                self._books.note_document(last.ready.attempt.txid, _extents(last))
             with timed(outcome.milliseconds, "stage", self._lanes.monotonic):
                 intent = self._intent(records, turn.tables.stage(records, self._books.epoch))
             tuples = {done.ready.attempt.txid: sum(done.counts.values()) for done in outcome.committed}
@@ -403,6 +407,12 @@ def _record(done: CommittedTxid) -> TxidRecord:
         txid=ready.attempt.txid,
         attempt_id=ready.attempt.attempt_id,
         digest=ready.digest,
-        extents=ready.extents,
+        extents=_extents(done),
         stamp=ready.txid_input.stamp,
     )
+
+
+def _extents(done: CommittedTxid) -> Any:
+    """Return the spout document of a committed txid, which says which components have more window ends to fire."""
+    extents = done.ready.extents
+    return with_waiting(extents, done.waiting) if done.waiting else extents

@@ -64,6 +64,11 @@ class CommittedTxid:
     timers: Sequence[int] = ()
     windows: Mapping[tuple[str, int], WindowProgress] = field(default_factory=dict)
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The components with window ends to fire that their watermark has reached."""
+        return tuple(sorted({component for (component, _), one in self.windows.items() if one.waiting}))
+
     def empty(self, spout: str) -> bool:
         """Return whether the source was asked and had no data. A batch with dead-lettered records is not empty."""
         txid_input = self.ready.txid_input

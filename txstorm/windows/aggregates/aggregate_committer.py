@@ -29,7 +29,7 @@ from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
 from txstorm.windows.aggregates.result_rows import END_FIELD, FIELD, START, ResultRows, result_state
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
-from txstorm.windows.newest import NewestTimes
+from txstorm.windows.newest import NewestTimes, Reports
 from txstorm.windows.records import (
     COMPONENT,
     ComponentRecord,
@@ -121,7 +121,7 @@ class AggregateCommitter(BatchBolt, Committer):
         stages = [(map_side_id(windows.id, one.component, one.stream), DEFAULT_STREAM) for one in windows.inputs]
         self._stages = {stage: number for number, stage in enumerate(stages)}
         self._arrived: list[_Arrived] = []
-        self._newest: dict[tuple[int, str], int] = {}
+        self._reports = Reports()
         self._frontiers: dict[tuple[str, str], int] = {}
 
     def execute_batch(self, batch: Any) -> None:
@@ -138,8 +138,7 @@ class AggregateCommitter(BatchBolt, Committer):
             self._frontiers[component, stream] = batch.column(0)[-1].as_py()
             return
         if number is None:
-            for of, part, time in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                self._newest[of, part] = max(time, self._newest.get((of, part), time))
+            self._reports.add(batch)
             return
         chunk = self._intake.batch(number, task, batch)
         self._arrived.append(_Arrived(number, plan.rows_of(chunk, self._context.stamp), chunk))
@@ -159,7 +158,8 @@ class AggregateCommitter(BatchBolt, Committer):
         record = UnitRecord() if text is None else UnitRecord.read(text)
         rows = self._rows(passed)
         results = ResultRows(plan.cells, None if plan.table is None else context.collection(plan.table))
-        windows = open_windows(plan, context, results)
+        ends = plan.windows.backlog(component.ends, passed, progress.watermark, self._reports.runs, context)
+        windows = open_windows(plan, context, results, (component.ends, ends))
         outcome = windows.add(rows, passed, progress.watermark)
         self._leave_out(outcome.without)
         old, new = results.replace(outcome.old, outcome.new)
@@ -172,19 +172,20 @@ class AggregateCommitter(BatchBolt, Committer):
             assert passed is not None
             late = self._report(rows, outcome.late, passed)
             after = after.with_late({inputs.numbers[number]: count for number, count in late.items()})
-        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()))
+        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()), waiting=ends.waiting)
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
             newest = newest if after.unit.newest is None else max(newest, after.unit.newest)
             after = replace(after, unit=replace(after.unit, newest=newest))
         if after != record:
             records.put(name, after.text())
-        if context.task == 0 and progress.watermark is not None:
-            reached = progress.watermark
-            self._collector.emit(reached if reached == END else reached - plan.lateness, stream=FRONTIER)
+        if context.task == 0 and progress.watermark is not None and ends.fired is not None:
+            reached = progress.watermark if progress.watermark == END else progress.watermark - plan.lateness
+            self._collector.emit(min(reached, ends.fired), stream=FRONTIER)
         if context.task == 0:
-            tasks, declared = plan.windows.parallelism, plan.declared()
-            records.put(COMPONENT, inputs.text(replace(component, tasks=tasks, declared=declared, progress=progress)))
+            changes: dict[str, Any] = {"tasks": plan.windows.parallelism, "declared": plan.declared()}
+            backlog = None if plan.panes is None else ends
+            records.put(COMPONENT, inputs.text(replace(component, progress=progress, backlog=backlog, **changes)))
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
 
     def _leave_out(self, without: pa.Table) -> None:
@@ -204,7 +205,7 @@ class AggregateCommitter(BatchBolt, Committer):
         windows, context = self.plan.windows, self._context
         facts = windows.facts(context, self._frontiers)
         if windows.event_time:
-            return windows.rule.after(progress, self._newest, context.stamp, facts)
+            return windows.rule.after(progress, self._reports.newest, context.stamp, facts)
         before = progress.watermark
         ended = facts.end_of_input or len(facts.ended) == len(windows.inputs) or before == END
         reached = context.stamp if before is None else max(before, context.stamp)

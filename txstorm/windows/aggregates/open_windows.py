@@ -14,12 +14,14 @@ import pyarrow as pa
 
 from txstorm.api.context import TaskContext
 from txstorm.api.state import CollectionState
+from txstorm.keys import KEY_GROUPS
 from txstorm.windows.aggregates.cells import TUPLES
-from txstorm.windows.aggregates.groups import Groups, Mask, integers
+from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
 from txstorm.windows.aggregates.result_rows import END_FIELD, ResultRows, among, distinct, results_of
 from txstorm.windows.aggregates.sessions import Sessions, live
+from txstorm.windows.rules.backlog import Backlog
 from txstorm.windows.rules.event_time import END
 
 
@@ -60,20 +62,34 @@ def states_of(plan: AggregatePlan) -> list[CollectionState]:
     return [sessions, CollectionState(f"{id}-due", {GROUP: int}, keys, order={WINDOW_END: int})]
 
 
-def open_windows(plan: AggregatePlan, context: TaskContext, results: ResultRows) -> OpenWindows:
-    """Return the open windows of a task."""
+def open_windows(
+    plan: AggregatePlan, context: TaskContext, results: ResultRows, ends: tuple[Backlog, Backlog]
+) -> OpenWindows:
+    """Return the open windows of a task; `ends`: those that have not fired, before and after the transaction."""
     panes = plan.panes
-    return OpenSessions(plan, context) if panes is None else OpenPanes(plan, panes, context, results)
+    return OpenSessions(plan, context) if panes is None else OpenPanes(plan, panes, context, results, ends)
 
 
 class OpenPanes:
-    """Open windows that slide by time, as partial aggregates per pane."""
+    """Open windows that slide by time, as partial aggregates per pane.
 
-    def __init__(self, plan: AggregatePlan, panes: Panes, context: TaskContext, results: ResultRows) -> None:
+    A row that comes while ends wait which the watermark had reached is in none of these windows. The number of the
+    windows of its pane that it is not in is in the high bits of its key group.
+    """
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        panes: Panes,
+        context: TaskContext,
+        results: ResultRows,
+        ends: tuple[Backlog, Backlog],
+    ) -> None:
         self._plan = plan
         self._cells = plan.cells
         self._panes = panes
         self._results = results
+        self._before, self._after = ends
         self._own = plan.own_groups(context.task)
         self._stored = context.collection(f"{plan.windows.id}-panes")
 
@@ -83,6 +99,10 @@ class OpenPanes:
         covered = panes.covered(all_panes)
         late = np.zeros(rows.num_rows, bool) if passed is None else covered & (all_panes < panes.needed(passed))
         rows = self._plan.combined(rows.filter(pa.array(covered & ~late)))
+        skipped = np.zeros(rows.num_rows, np.int64)
+        if passed is not None and self._before.held is not None:
+            skipped = panes.skipped(integers(rows.column(PANE)), panes.open_end(passed))
+            skipped[integers(rows.column(PANE)) > self._before.held] = 0
         new, without = results_of(self._cells, self._empty())
         old = new
         if passed is not None and panes.lateness and rows.num_rows:
@@ -92,10 +112,11 @@ class OpenPanes:
                 old = self._results.standing(
                     pa.concat_tables([new.select(ends), without.select(ends)]), new.column_names
                 )
-        if reached is not None and reached != passed:
-            fired, failed = results_of(self._cells, self._fired(rows, passed, reached))
-            new, without = pa.concat_tables([new, fired]), pa.concat_tables([without, failed])
-        self._keep(rows, reached)
+        fired = self._after.fired
+        if fired is not None and fired != self._before.fired:
+            found, failed = results_of(self._cells, self._fired(rows, skipped, fired))
+            new, without = pa.concat_tables([new, found]), pa.concat_tables([without, failed])
+        self._keep(rows, skipped, fired)
         return Outcome(late, old, new, without)
 
     def next_end(self, reached: int, newest: int | None) -> int | None:
@@ -109,21 +130,37 @@ class OpenPanes:
             return None
         return following if self._panes.span >= self._panes.step else max(following, first)
 
-    def _fired(self, rows: pa.Table, passed: int | None, reached: int) -> pa.Table:
-        """Return the windows whose end the watermark has reached."""
-        panes = self._panes
+    def _fired(self, rows: pa.Table, skipped: Numbers, reached: int) -> pa.Table:
+        """Return the windows up to `reached` that have not fired; `skipped`: see `Panes.windows`."""
+        panes, passed = self._panes, self._before.fired
         low = None if passed is None else panes.next_end(passed)
         if low is not None and low > reached:
             return self._empty()
         start = None if low is None else panes.first_of(low)
         end = None if reached == END else reached // panes.step * panes.step
-        stored = self._stored.scan_table(self._own, start, end).select(rows.column_names)
-        return panes.windows(self._cells, pa.concat_tables([stored, rows]), low, reached)
+        stored, before = self._scan(self._own, start, end)
+        both = pa.concat_tables([stored.select(rows.column_names), rows])
+        return panes.windows(self._cells, both, low, reached, np.r_[before, skipped])
+
+    def _scan(self, groups: pa.Table | None, start: int | None, end: int | None) -> tuple[pa.Table, Numbers]:
+        """Return the rows of key groups with panes from `start` to `end`, and of how many windows each is not."""
+        held = self._before.held
+        if held is None or (start is not None and start > held):
+            found = self._stored.scan_table(groups, start, end)
+            return found, np.zeros(found.num_rows, np.int64)
+        found = self._stored.scan_table(None, start, end)
+        places = integers(found.column(GROUP))
+        if groups is not None:
+            mine = np.isin(places % KEY_GROUPS, integers(groups.column(GROUP)))
+            found, places = found.filter(pa.array(mine)), places[mine]
+        order = np.argsort(places // KEY_GROUPS, kind="stable")  # the later a row has come, the fewer windows it is in
+        return found.take(pa.array(order)), places[order] // KEY_GROUPS
 
     def _touched(self, rows: pa.Table, passed: int) -> pa.Table:
         """Return the windows, among those that have fired, to which `rows` add something."""
         panes, cells = self._panes, self._cells
-        low, high = panes.open_end(passed), passed // panes.step * panes.step
+        assert self._before.fired is not None
+        low, high = panes.open_end(passed), min(passed, self._before.fired) // panes.step * panes.step
         if low > high:
             return self._empty()
         touched = panes.windows(cells, rows, low, high)
@@ -131,20 +168,22 @@ class OpenPanes:
             return touched
         keys, _ = distinct(touched, cells.key_names)
         groups = self._plan.groups(keys)
-        stored = self._stored.scan_table(pa.table({GROUP: groups.unique()}), panes.first_of(low), high)
+        stored, _ = self._scan(pa.table({GROUP: groups.unique()}), panes.first_of(low), high)
         both = pa.concat_tables([stored.select(rows.column_names), rows])
         both = both.filter(pa.array(among(both, keys, cells.key_names)))
         every = panes.windows(cells, both, low, high)
         return every.filter(pa.array(among(every, touched, [*cells.key_names, WINDOW_END])))
 
-    def _keep(self, rows: pa.Table, reached: int | None) -> None:
-        """Keep what later windows need."""
+    def _keep(self, rows: pa.Table, skipped: Numbers, reached: int | None) -> None:
+        """Keep what windows after `reached` need; `skipped`: see `Panes.windows`."""
         if reached is not None:
             needed = self._panes.needed(reached)
-            rows = rows.filter(pa.array(integers(rows.column(PANE)) >= needed))
+            later = integers(rows.column(PANE)) >= needed
+            rows, skipped = rows.filter(pa.array(later)), skipped[later]
             self._stored.evict_before(needed)
         if rows.num_rows:
-            self._stored.append_batch(rows.append_column(GROUP, self._plan.groups(rows)))
+            groups = integers(pa.chunked_array([self._plan.groups(rows)]))
+            self._stored.append_batch(rows.append_column(GROUP, pa.array(groups + skipped * KEY_GROUPS)))
 
     def _empty(self) -> pa.Table:
         return self._cells.empty(**{WINDOW_START: pa.int64(), WINDOW_END: pa.int64()})

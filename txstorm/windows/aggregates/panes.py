@@ -72,16 +72,30 @@ class Panes:
         """Return the first pane of the window with this end."""
         return min(end - self.span + self.size, END)
 
-    def windows(self, cells: Cells, rows: pa.Table, low: int | None, high: int) -> pa.Table:
-        """Return the partial aggregates of the windows with ends from `low` (None: any) to `high` that have content.
+    def skipped(self, panes: Numbers, end: int) -> Numbers:
+        """Return how many windows of each pane come before the one that ends at `end`."""
+        before: Numbers = np.maximum(end - self.first_ends(panes), 0) // self.step
+        return before
 
-        `rows`: partial aggregates with their pane, in order of arrival.
+    def windows(
+        self, cells: Cells, rows: pa.Table, low: int | None, high: int, skipped: Numbers | None = None
+    ) -> pa.Table:
+        """Return the partial aggregates of the windows that end from `low` to `high` and have content.
+
+        Args:
+            cells: the aggregates.
+            rows: partial aggregates with their pane, in order of arrival.
+            low: the first end; None: any.
+            high: the last end.
+            skipped: for each row, how many of the windows of its pane it is not in; None: all are in every one.
         """
         rows = rows.combine_chunks()  # rows are taken much faster from one chunk
         order = np.argsort(integers(rows.column(PANE)), kind="stable")
         rows = rows.take(pa.array(order)).combine_chunks()
         panes = integers(rows.column(PANE))
         first, last = self.first_ends(panes), np.minimum(self.last_ends(panes), high // self.step * self.step)
+        if skipped is not None:
+            first = first + skipped[order] * self.step
         if low is not None:
             first = np.maximum(first, low)
         if cells.exact:

@@ -23,6 +23,7 @@ from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Pan
 from txstorm.windows.aggregates.sessions import Sessions
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import AGGREGATED
+from txstorm.windows.newest import REPORTED, TimesSeen
 from txstorm.windows.plan import WindowPlan
 
 GROUP = "window_group"
@@ -190,14 +191,14 @@ class PartialAggregates(BatchBolt):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the partial aggregates, and the newest timestamps."""
         declarer.declare(tuple(self._plan.schema.names))
-        declarer.declare_stream(EVERYWHERE, "input", "partition", "newest")
+        declarer.declare_stream(EVERYWHERE, *REPORTED)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._collector, self._stamp = collector, context.stamp
         self._intake = Intake(replace(self._plan.windows, key=None), attempt)
         self._rows: list[pa.Table] = []
-        self._newest: dict[str, int] = {}
+        self._times = TimesSeen(self._plan.windows.form, self._number)
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
@@ -206,8 +207,7 @@ class PartialAggregates(BatchBolt):
         self._rows.append(rows)
         if chunk.times is not None:
             self._collector.note(AGGREGATED, partial(self._plan.aggregated, chunk, rows))
-        for part, time in chunk.newest.items():
-            self._newest[part] = max(time, self._newest.get(part, time))
+        self._times.add(chunk)
 
     def finish_batch(self) -> None:
         """Emit the partial aggregates and the newest timestamps."""
@@ -215,8 +215,7 @@ class PartialAggregates(BatchBolt):
             self._collector.emit_batch(
                 self._plan.combined(pa.concat_tables(self._rows)).select(self._plan.schema.names)
             )
-        for part, time in sorted(self._newest.items()):
-            self._collector.emit(self._number, part, time, stream=EVERYWHERE)
+        self._times.report(self._collector)
 
 
 def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:

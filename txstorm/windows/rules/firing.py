@@ -21,6 +21,8 @@ from txstorm.windows.rules.forms import Count, WindowForm
 
 ARRIVAL_BITS = 24
 """Number of low bits of an arrival, which number the tuples that a task receives in a txid; the rest is the txid."""
+PASSED = 1 << 62
+"""Bit of an arrival: the tuple came when the watermark was at its time, so it is in no window that ends there."""
 
 
 class Place(NamedTuple):
@@ -42,6 +44,11 @@ def before(time: int) -> Place:
 def behind(time: int, txid: int) -> Place:
     """Return the place behind all tuples of `time` that have arrived up to `txid`, and before later ones."""
     return Place(time, (txid + 1) << ARRIVAL_BITS)
+
+
+def end_at(time: int) -> Place:
+    """Return the place at which windows that end at `time` end: behind the tuples that came before the watermark."""
+    return Place(time, PASSED)
 
 
 class Window(NamedTuple):
@@ -91,6 +98,7 @@ class Unit:
         newest: newest timestamp before `covered`; None if there is none.
         last_end: the end of the previous window; None if none has fired.
         open: sessions that have not ended, ascending.
+        expired: ends, of those that wait, after which a key is forgotten, as its time to live was over by then.
     """
 
     low: Place = START
@@ -101,6 +109,12 @@ class Unit:
     newest: int | None = None
     last_end: int | None = None
     open: tuple[OpenSession, ...] = ()
+    expired: tuple[int, ...] = ()
+
+
+def nothing_before(place: Place, expired: tuple[int, ...] = ()) -> Unit:
+    """Return the record of a key that has nothing before `place`: what it had was dropped."""
+    return Unit(place, place, place, expired=expired)
 
 
 @dataclass(frozen=True)
@@ -109,10 +123,12 @@ class Moment:
 
     Attributes:
         txid: its txid.
-        passed: the watermark (or stamp) after the previous transaction; None if it was undefined.
-        reached: the watermark (or stamp) now.
+        passed: the time up to which earlier transactions have fired all ends; None if the watermark was undefined.
+        reached: that time now: the watermark (or stamp) or, while ends wait, the last end that fires.
         keyed: whether units are keys, which are dropped when a window end finds no content.
         stamped: whether times are stamps: processing time.
+        closing: at the end of input, the last watermark before it: see `Backlog.closing`; otherwise None.
+        watermark: the watermark (or stamp) after the previous transaction; beyond `passed` while ends wait.
     """
 
     txid: int
@@ -120,6 +136,15 @@ class Moment:
     reached: int | None
     keyed: bool = False
     stamped: bool = False
+    closing: int | None = None
+    watermark: int | None = None
+
+    def waiting_end(self, form: WindowForm) -> int | None:
+        """Return the last end that the watermark had reached before, if it has not fired; otherwise None."""
+        if form.step is None or self.watermark in (None, self.passed, END):
+            return None
+        end = _floor(self.watermark, form.step)
+        return None if end == self.last_end(form.step) else end
 
     def last_end(self, step: int) -> int | None:
         """Return the last window end that earlier transactions have passed."""
@@ -132,7 +157,7 @@ class Moment:
         if form.step is None or self.reached == END:
             return behind(self.reached, self.txid)
         end = _floor(self.reached, form.step)
-        return None if end == self.last_end(form.step) else behind(end, self.txid)
+        return None if end == self.last_end(form.step) else end_at(end)
 
 
 class Rows(NamedTuple):
@@ -146,12 +171,24 @@ class Rows(NamedTuple):
         """Return the place of the tuple at index `i`."""
         return Place(int(self.times[i]), int(self.arrivals[i]))
 
+    def sliced(self, first: int, last: int) -> Rows:
+        """Return the tuples of a range of indices."""
+        fires = None if self.fires is None else self.fires[first:last]
+        return Rows(self.times[first:last], self.arrivals[first:last], fires)
 
-Oldest = Callable[[int], Rows]
-"""Returns the first tuples of a unit from its `low` on, that many of them."""
+    @property
+    def first_times(self) -> Times:
+        """The time of the first window end that can contain each tuple: later than its own where that has passed."""
+        return self.times + (self.arrivals >= PASSED)
 
 
-def fire(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest) -> tuple[list[Window], Unit]:
+Oldest = Callable[[Place, int], Rows]
+"""Returns the first tuples of a unit from a place on, that many of them."""
+
+
+def fire(
+    form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool = False
+) -> tuple[list[Window], Unit]:
     """Return the windows other than sessions that a unit fires, in order, and its record afterwards.
 
     Args:
@@ -160,7 +197,28 @@ def fire(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldes
         moment: the transaction; its limit is not None.
         rows: the unit's tuples from `unit.covered` up to the limit of the moment, those of this transaction included.
         oldest: looks up the unit's oldest tuples.
+        more: whether the unit has tuples beyond the limit.
     """
+    windows: list[Window] = []
+    while unit.expired and moment.reached is not None and unit.expired[0] <= moment.reached:
+        end = unit.expired[0]
+        inside = bisect_left(list(map(Place, rows.times.tolist(), rows.arrivals.tolist())), end_at(end))
+        part = replace(moment, reached=end)
+        if part.limit(form) is not None:
+            more = more or inside < len(rows.times)
+            windows += _fire(form, unit, part, rows.sliced(0, inside), oldest, more=more)[0]
+        unit, rows = nothing_before(end_at(end), unit.expired[1:]), rows.sliced(inside, len(rows.times))
+        moment = replace(moment, passed=end)
+    if moment.limit(form) is None:
+        return windows, unit
+    made, after = _fire(form, unit, moment, rows, oldest, more=more)
+    return windows + made, after
+
+
+def _fire(
+    form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool
+) -> tuple[list[Window], Unit]:
+    """Fire windows as `fire` does, if the unit does not expire meanwhile."""
     limit = moment.limit(form)
     assert limit is not None
     covered = replace(
@@ -169,7 +227,7 @@ def fire(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldes
     if form.step is None:
         return _by_count(form, unit, covered, moment, rows, oldest)
     if form.span is None:
-        return _last_tuples(form, unit, covered, moment, rows, oldest)
+        return _last_tuples(form, unit, covered, moment, rows, oldest, more)
     return _time_ranges(form, unit, covered, moment, rows)
 
 
@@ -180,22 +238,29 @@ def _time_ranges(form: WindowForm, unit: Unit, covered: Unit, moment: Moment, ro
     windows: list[Window] = []
     last = unit
     passed = moment.last_end(step)
-    times = rows.times if unit.newest is None else np.concatenate(([np.int64(unit.newest)], rows.times))
-    for end in covering_ends(times, step, span, passed, moment.reached):
+    times, firsts = rows.times, rows.first_times
+    if unit.newest is not None:
+        times, firsts = (np.concatenate(([np.int64(unit.newest)], of)) for of in (times, firsts))
+    for end in covering_ends(times, step, span, passed, moment.reached, firsts):
         low = before(end - span + 1)
         if moment.keyed and last.last_end != end - step:
             # An end without content came before: the key was dropped there, and what it had is forgotten.
             dropped = min(low, before(end - step + 1))
             last = replace(last, low=dropped, high=dropped, last_end=None)
-        high = behind(end, moment.txid)
+        high = end_at(end)
         windows.append(Window(end - span, end, low, high, last.low, last.high, last.last_end is None))
         last = replace(last, low=low, high=high, last_end=end)
     return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end)
 
 
-def covering_ends(times: Times, step: int, span: int, passed: int | None, reached: int | None) -> Iterator[int]:
-    """Yield the ends after `passed`, up to `reached`, whose windows contain one of the sorted `times`."""
-    first = -(-times // step)
+def covering_ends(
+    times: Times, step: int, span: int, passed: int | None, reached: int | None, firsts: Times | None = None
+) -> Iterator[int]:
+    """Yield the ends after `passed`, up to `reached`, whose windows contain one of the sorted `times`.
+
+    `firsts`: see `Rows.first_times`; None: the times.
+    """
+    first = -(-(times if firsts is None else firsts) // step)
     last = (times + (span - 1)) // step
     if passed is not None:
         first = np.maximum(first, passed // step + 1)
@@ -213,7 +278,7 @@ def covering_ends(times: Times, step: int, span: int, passed: int | None, reache
 
 
 def _last_tuples(
-    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest
+    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest, more: bool
 ) -> tuple[list[Window], Unit]:
     """Fire windows of a time slide whose length is a count: every end fires once there is a tuple."""
     step = form.step
@@ -221,14 +286,16 @@ def _last_tuples(
     passed = moment.last_end(step)
     starts = [] if passed is None else [passed // step + 1]
     if not unit.kept:
-        starts += [-(-int(rows.times[0]) // step)] if len(rows.times) else []
+        starts += [-(-int(rows.first_times[0]) // step)] if len(rows.times) else []
     newest = covered.newest
     if newest is None or not starts or (not unit.kept and not len(rows.times)):
         return [], covered
-    stop = -(-newest // step) if moment.reached == END else moment.reached // step
+    stop = moment.reached // step
+    if moment.reached == END or (moment.closing is not None and not more):
+        stop = min(stop, max(-(-newest // step), (-END if moment.closing is None else moment.closing) // step))
     ends = [number * step for number in range(max(starts), stop + 1)]
-    highs = np.searchsorted(rows.times, np.array(ends, np.int64), "right") + unit.kept
-    spots = [(end, behind(end, moment.txid), int(high)) for end, high in zip(ends, highs, strict=True)]
+    highs = np.searchsorted(rows.first_times, np.array(ends, np.int64), "right") + unit.kept
+    spots = [(end, end_at(end), int(high)) for end, high in zip(ends, highs, strict=True)]
     return _counted_windows(form, unit, covered, spots, rows, oldest)
 
 
@@ -271,7 +338,7 @@ def _counted_windows(
     kept, number = unit.kept, form.length.value
     firsts = [max(high - number, 0) for _, _, high in spots]
     among_old = [first for first in firsts if 0 < first < kept]
-    old = oldest(among_old[-1] + 1) if among_old else None
+    old = oldest(unit.low, among_old[-1] + 1) if among_old else None
     windows, last = [], unit
     for (end, high, _), first in zip(spots, firsts, strict=True):
         if not first:
@@ -285,6 +352,34 @@ def _counted_windows(
         last = replace(last, low=low, high=high, last_end=end)
     left = kept + len(rows.times) - (firsts[-1] if firsts else 0)
     return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end, kept=left)
+
+
+def needed_from(form: WindowForm, unit: Unit, watermark: int | None) -> Place:
+    """Return the place from which on tuples of a unit can still be needed, by the watermark after the last transaction.
+
+    Needed are tuples of which an end after the watermark, or one that it has not let be counted, takes the first notice
+    or, where the length is a duration, any.
+    """
+    forgotten = end_at(unit.expired[-1]) if unit.expired else START
+    if form.step is None or watermark is None:
+        return max(unit.covered, forgotten)
+    end = _floor(min(watermark, END - 1), form.step)
+    if form.span is None:
+        return max(unit.covered, end_at(end), forgotten)
+    return max(before(end + form.step - form.span + 1), unit.low, forgotten)
+
+
+def is_needed(form: WindowForm, unit: Unit, watermark: int | None, rows: Rows) -> bool:
+    """Return whether an end will need tuples of a unit that only a time to live would drop before.
+
+    `rows`: the unit's tuples from `needed_from` on.
+    """
+    if form.is_session:
+        return bool(unit.open)
+    if form.step is None or form.span is None or watermark is None:
+        return bool(len(rows.times))
+    ends = covering_ends(rows.times, form.step, form.span, watermark, None, rows.first_times)
+    return next(ends, None) is not None
 
 
 def merge_sessions(open_: Sequence[OpenSession], times: Times, ends: Times, txid: int) -> list[OpenSession]:
@@ -343,7 +438,7 @@ def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, 
     if form.is_session:
         return [session_window(one, final=False) for one in unit.open if one.changed > since]
     places = list(map(Place, rows.times.tolist(), rows.arrivals.tolist()))
-    changed = [one for one in places if one.arrival >= (since + 1) << ARRIVAL_BITS]
+    changed = [one for one in places if one.arrival % PASSED >= (since + 1) << ARRIVAL_BITS]
     if not changed or moment.reached == END:
         return []
     pending = bisect_left(places, unit.covered)

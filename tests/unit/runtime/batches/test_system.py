@@ -27,6 +27,9 @@ class World:
     def kind(self, txid: int) -> Any:
         return self.kinds.get(txid, "data")
 
+    def waiting(self, txid: int) -> tuple[str, ...]:
+        return ()
+
 
 @pytest.fixture
 def world() -> World:
