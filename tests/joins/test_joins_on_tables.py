@@ -65,13 +65,14 @@ def run_schedule(seed, directory):
     rules = join_rules(rng)
     opaque, parallelism = rng.random() < 0.5, rng.choice([1, 1, 2])
     topology = topology_of(rules, opaque=opaque, parallelism=parallelism)
-    kept = [JoinModel(rules)]
+    kept, caught_up = [JoinModel(rules)], [False]
     driver = TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100)))
     try:
         fed = FedJoin(driver, rng, streams_of, number=4, id=3, restarts=0.3)  # one takes as long as ten transactions
         for step in join_schedule(rng, rules):
             if len(kept) > 1 and rng.random() < 0.06:
                 kept = kept[: rng.randrange(1, len(kept))]
+                caught_up = caught_up[: len(kept)]
                 driver.close()
                 if len(kept) - 1 < driver.committed:
                     rewind(directory, len(kept) - 1)
@@ -81,12 +82,14 @@ def run_schedule(seed, directory):
             assert txid == len(kept), f"SEED={seed}"
             model = deepcopy(kept[-1])
             kept.append(model)
+            # A heartbeat does not ask the source: it is where the transaction before has left it.
+            caught_up.append(fed.caught_up or (caught_up[-1] and not rows and not step.end))
             outcome = model.transaction(
                 txid,
                 step.stamp,
                 of_side(rows, 0),
                 of_side(rows, 1),
-                caught_up=fed.caught_up,
+                caught_up=caught_up[-1],
                 end=step.end,
             )
             where = f"SEED={seed}, txid {txid}, {rules}"
