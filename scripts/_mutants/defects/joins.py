@@ -221,4 +221,11 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "text.removeprefix('file:').lstrip('/')",
         "tests/joins/test_lookup_joins.py",
     ),
+    Mutant(
+        "a_file_of_a_join_loads_code",
+        "JoinService._accepted",
+        "faults = code_faults(kafka)",
+        "faults = []",
+        "tests/unit/joins/test_join_configurations.py",
+    ),
 )

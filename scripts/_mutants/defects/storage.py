@@ -250,4 +250,11 @@ if BASE in entry.info:
         "self.secure_names(owner, ref)",
         "pass",
     ),
+    Mutant(
+        "a_bounded_log_promises_a_day",
+        "bounded_log",
+        '{**log_properties(), LOG_RETENTION: LOWERED, LOG_BOUND: f"{most} entries, {math.ceil(seconds)} seconds"}',
+        '{**log_properties(), LOG_BOUND: f"{most} entries, {math.ceil(seconds)} seconds"}',
+        "tests/unit/storage/tables/test_properties.py",
+    ),
 )
