@@ -88,6 +88,7 @@ def test_function_budget():
 
 CALLED_BY_USERS = {
     "cli/commands/joins/data_delay.py: collect": "options of the command line",
+    "cli/commands/joins/store_server.py: store_server": "options of the command line",
     "cli/commands/replay.py: replay": "options of the command line",
     "cli/commands/run.py: run": "options of the command line",
     "cli/commands/time_travel.py: rewind": "options of the command line",
@@ -128,7 +129,7 @@ def test_file_budget():
 
 # --- rooms ------------------------------------------------------------------------------------------------------------
 
-GROUND = set("api keys faults errors user_code display tagged typed lanes row_order allocator _version".split())
+GROUND = set("api keys faults errors user_code display masks tagged typed lanes row_order allocator _version".split())
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""

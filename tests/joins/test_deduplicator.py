@@ -9,9 +9,11 @@ from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy
 from txstorm.errors import InputError
 from txstorm.joins import Deduplicator
+from txstorm.results.joins import deduplicator, deduplicators_in
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
+from txstorm.windows.rules.event_time import instant
 
 QUIET = Duration.seconds(10)
 BEGIN = 1_800_000_000_000
@@ -66,10 +68,23 @@ def test_a_tuple_switches_it_off_when_the_last_duplicate_is_quiet_ago(started):
     assert passed(driver, 100, "a") == ["a"]
     assert passed(driver, 109, "a", "b") == ["b"]
     assert passed(driver, 118, "b") == []
+    shown = deduplicator(driver.data_dir, "once")
+    assert (shown["active"], shown["last_duplicate"], shown["known"]) == (
+        True,
+        instant(second(118) * 1000).isoformat(),
+        2,
+    )
     assert passed(driver, 127, "c") == ["c"]
+    assert deduplicator(driver.data_dir, "once", 3)["active"]
     assert passed(driver, 128, "c", "d", "d") == ["c", "d", "d"]
     assert passed(driver, 129, "c", "a") == ["c", "a"]
     assert known(driver) == set()
+    shown = deduplicator(driver.data_dir, "once")
+    assert (shown["active"], shown["off_since"], shown["known"]) == (False, instant(second(128) * 1000).isoformat(), 0)
+    assert deduplicators_in(driver.data_dir) == ["once"]
+    driver.restart()
+    assert passed(driver, 130, "e") == ["e"]
+    assert deduplicator(driver.data_dir, "once")["active"]
 
 
 def test_each_start_switches_it_on_and_loads_recent_ids(started):

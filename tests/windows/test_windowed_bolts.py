@@ -41,6 +41,9 @@ def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism)
         emitted = [one for batch in batches for one in committed(running, batch)]
         assert emitted == WINDOWS
         assert running.watermark("w") == at(clock("8:00:34"))
+        kept = [one["values"]["id"] for one in running.buffered("w")]
+        assert sorted(kept, key=lambda id: int(id[1:])) == ["e7", "e8", "e9", "e10"]
+        assert [one["time"] for one in running.buffered("w", at(clock("8:00:50")))] == [at(clock("8:00:39"))]
         running.commit(running.end_of_input())
         assert running.emitted("w", len(batches) + 1) == [
             ("8:00:20", "8:00:40", ["e7", "e8", "e9", "e10"], ["e10"], []),

@@ -1,4 +1,4 @@
-"""Settings that come from a file, which somebody else may have written: those that run code are refused.
+"""Settings from a file, which another user may have written: those that run code are refused.
 
 Every way from a file to a client passes `code_faults` before the client is made: librdkafka loads libraries when it is
 given their names, before it connects to anything.

@@ -140,6 +140,9 @@ class IdCommitter(BatchBolt, Committer):
         dropped = self._deduplicate(known, recent, ended) if active else self._pass_all()
         if begins or ends or dropped:
             self._record(stamp, active=active)
+        if ends or (begins and not self._context.task):
+            what = "drops known ids" if active else "passes all tuples until the next start"
+            log.info("%s, txid %d: %s", self._context.component, self._txid, what)
 
     # -- activity ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from txstorm.api.context import SourceFacts
 from txstorm.api.names import near
 from txstorm.errors import InputError
+from txstorm.joins.deduplicator_committer import ACTIVE, AT, EPOCH
 from txstorm.joins.interval.join_records import COMPONENT, JoinRecord, TaskRecord, unit_of_task
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.side_rows import TIME
@@ -26,6 +27,7 @@ from txstorm.windows.records import ComponentRecord
 from txstorm.windows.rules.event_time import END, Facts, WatermarkRule
 
 LEFT, RIGHT, MATCHED, PASSING = "-left", "-right", "-matched", "-passing"
+ACTIVITY, IDS = "-activity", "-ids"
 RETAIN = "retain"
 """What the record of a `StoreFeed` says of itself: for how long its rows are kept."""
 
@@ -41,7 +43,7 @@ def check_join(data_dir: Path, component: str) -> bool:
     """Return whether a component is an interval join; False: a part of a join over a store, else `InputError`."""
     joins, parts = joins_in(data_dir), store_parts_in(data_dir)
     if component not in (*joins, *parts):
-        known = sorted([*joins, *parts])
+        known = sorted([*joins, *parts, *deduplicators_in(data_dir)])
         there = f"there are {', '.join(known)}" if known else "no component of it is a join"
         msg = f"{data_dir}: no join {component!r}{near(component, known)}; {there}"
         raise InputError(msg)
@@ -59,6 +61,36 @@ def store_parts_in(data_dir: Path) -> list[str]:
         and not states & {name + TUPLES, name + PANES, name + SESSIONS}
         and (name + LEFT in states or RETAIN in (_component_record(data_dir, name, None).about or {}))
     )
+
+
+def deduplicators_in(data_dir: Path) -> list[str]:
+    """Return the ids of the `Deduplicator`s that have tables in a data directory."""
+    states = set(list_states(data_dir))
+    names = (name.removesuffix(ACTIVITY) for name in states if name.endswith(ACTIVITY))
+    return sorted(name for name in names if name + IDS in states)
+
+
+def deduplicator(data_dir: Path, component: str, txid: int | None = None) -> dict[str, Any]:
+    """Return whether a `Deduplicator` is active as of a transaction, as JSON values.
+
+    ``last_duplicate`` is the time of the last duplicate or, before the first, of the start; ``off_since`` the time of
+    the tuple that has switched it off. One with `keep` is always active and has neither.
+
+    Raises:
+        StateError: `txid` is not committed, or no longer kept.
+    """
+    rows = StateView(data_dir, component + ACTIVITY, txid).to_pylist()
+    last = [row for row in rows if row[EPOCH] == max(one[EPOCH] for one in rows)]
+    active = all(row[ACTIVE] for row in last)
+    at = max((row[AT] for row in last if row[ACTIVE] is active), default=None)
+    return {
+        "component": component,
+        "txid": committed_txid(data_dir) if txid is None else txid,
+        "active": active,
+        "last_duplicate": at.isoformat() if at is not None and active else None,
+        "off_since": at.isoformat() if at is not None and not active else None,
+        "known": StateView(data_dir, component + IDS, txid).to_arrow().num_rows,
+    }
 
 
 def store_part(data_dir: Path, component: str, txid: int | None = None) -> dict[str, Any]:

@@ -201,17 +201,7 @@ class ComponentWindows:
         Raises:
             InputError: no tuple of such a window is buffered as of this txid, or it slides by count.
         """
-        micros = self.check_end(end)
-        span, number = self._duration("length"), self.declared.get("windows", {}).get("length", {})
-        parts = []
-        for name, rows in self._by_unit():
-            named, _ = self._named(name)
-            if key is not None and named != list(key):
-                continue
-            times = rows.column(TIME).to_numpy()
-            low, high = self._range(name, times, micros, span, number)
-            if low < high:
-                parts.append(self._shown(name, rows.slice(low, high - low)))
+        parts = [self._shown(name, rows) for name, rows in self._parts(end, key)]
         if parts:
             return pa.concat_tables(parts, promote_options="permissive")
         msg = (
@@ -220,6 +210,46 @@ class ComponentWindows:
             f"at the open windows with: txstorm windows {self._data_dir} {self.component}"
         )
         raise InputError(msg)
+
+    def buffered_tuples(self, end: datetime | None = None, key: Sequence[Any] | None = None) -> list[dict[str, Any]]:
+        """Return the buffered tuples, of all windows or of those that end at `end`, by unit, time and arrival.
+
+        Each has ``key`` (None for windows per task), ``task`` (None for windows per key), ``time``, ``input`` (the
+        component and its stream), ``txid`` and ``values`` (field → value).
+
+        Raises:
+            InputError: no window ends at `end`.
+        """
+        inputs, found = self._about.get("inputs", []), list[dict[str, Any]]()
+        for name, rows in self._parts(end, key):
+            named, task = self._named(name)
+            for row in rows.to_pylist():
+                component, stream, fields = inputs[row[SOURCE] >> TASK_BITS]
+                values = value_of(row[VALUES]) if VALUES in row else [row.get(one) for one in fields]
+                found.append(
+                    {
+                        "key": named,
+                        "task": task,
+                        "time": instant(row[TIME]),
+                        "input": (component, stream),
+                        "txid": row[ARRIVAL] >> ARRIVAL_BITS,
+                        "values": dict(zip(fields, values, strict=True)),
+                    }
+                )
+        return found
+
+    def _parts(self, end: datetime | None, key: Sequence[Any] | None) -> Iterator[tuple[str, pa.Table]]:
+        """Yield unit and buffered rows of the windows that end at `end`, None: of all, for one key or all units."""
+        micros = None if end is None else self.check_end(end)
+        span, number = self._duration("length"), self.declared.get("windows", {}).get("length", {})
+        for name, rows in self._by_unit():
+            if key is not None and self._named(name)[0] != list(key):
+                continue
+            low, high = 0, rows.num_rows
+            if micros is not None:
+                low, high = self._range(name, rows.column(TIME).to_numpy(), micros, span, number)
+            if low < high:
+                yield name, rows.slice(low, high - low)
 
     def _range(self, name: str, times: Times, end: int, span: int | None, length: Mapping[str, Any]) -> tuple[int, int]:
         if self.is_session:

@@ -22,6 +22,8 @@ from txstorm.lanes import Inline
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
 from txstorm.results.views import SinkView, StateView, read_directory_history
+from txstorm.results.windowed_components import check_component
+from txstorm.results.windows import ComponentWindows
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
 from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
@@ -336,6 +338,25 @@ class TopologyTestDriver:
             InputError: the component does not exist, or has no windows.
         """
         return late_rows(self.topology, self._emissions, component, self.committed)
+
+    def buffered(
+        self, component: str, end: datetime | None = None, key: Sequence[Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the tuples that a windowed bolt buffers after the last committed transaction, by unit and time.
+
+        Each is a dict with ``key``, ``task``, ``time``, ``input``, ``txid`` and ``values`` (field → value).
+
+        Args:
+            component: the bolt.
+            end: only tuples of the windows that end then; None: all.
+            key: only those of this key, a list with a value for each of its fields; None: of all.
+
+        Raises:
+            InputError: the component does not exist or buffers no tuples, or no window ends at `end`.
+        """
+        watermark(self.topology, self.data_dir, component, 0)
+        check_component(self.data_dir, component)
+        return ComponentWindows(self.data_dir, component).buffered_tuples(end, key)
 
     @property
     def emissions(self) -> list[Emission]:

@@ -75,7 +75,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Door:
-    """Who may call a server, and the address that it listens on; `checked_door` makes it.
+    """Access rules of a server, and the address that it listens on; `checked_door` makes them.
 
     Attributes:
         host: the address to listen on.

@@ -70,4 +70,11 @@ for ops in in_commits([done, *beside]) if beside else (done,):
         "self._commit(ops)",
         "self._commit(ops, durable=False)",
     ),
+    Mutant(
+        "passwords_of_the_target_are_stored",
+        "origin_of",
+        "(_masked(target), os.getcwd())",
+        "(target, os.getcwd())",
+        "tests/unit/test_masks.py",
+    ),
 )

@@ -10,4 +10,11 @@ MUTANTS = (
         "_UNSAFE",
         "tests/unit/cli/test_terminal_escapes.py",
     ),
+    Mutant(
+        "a_file_of_client_settings_loads_code",
+        "_settings",
+        "code_faults(settings)",
+        "[]",
+        "tests/unit/joins/test_join_configurations.py",
+    ),
 )

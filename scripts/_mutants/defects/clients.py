@@ -119,4 +119,11 @@ sync_file(path)
         "60.0",
         "tests/unit/clients/delta/test_log_retention.py",
     ),
+    Mutant(
+        "a_bounded_log_keeps_every_entry",
+        "Archiving.steps",
+        "archive_entries(handle.path, seconds, now, most=kept)",
+        "archive_entries(handle.path, seconds, now)",
+        "tests/unit/clients/delta/test_log_retention.py",
+    ),
 )

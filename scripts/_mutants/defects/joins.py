@@ -228,4 +228,11 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "False",
         "tests/joins/test_lookup_joins.py::test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours",
     ),
+    Mutant(
+        "a_file_of_a_join_loads_code",
+        "JoinService._accepted",
+        "faults = code_faults(kafka)",
+        "faults = []",
+        "tests/unit/joins/test_join_configurations.py",
+    ),
 )

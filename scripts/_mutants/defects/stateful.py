@@ -164,4 +164,11 @@ MUTANTS = (
         "int(one[self.bolt.message_id_field])",
         "tests/stateful/test_stateful_windows.py",
     ),
+    Mutant(
+        "two_tasks_change_one_key_of_a_shared_state",
+        "TurnGroup.end_txid",
+        "sum(map(len, claims.values())) > len(set().union(*claims.values()))",
+        "False",
+        "tests/stateful/test_stateful_topologies.py",
+    ),
 )

@@ -257,4 +257,11 @@ if BASE in entry.info:
         "texts.form",
         "tests/recovery/lifecycle/test_key_migration.py",
     ),
+    Mutant(
+        "a_bounded_log_promises_a_day",
+        "bounded_log",
+        '{**log_properties(), LOG_RETENTION: LOWERED, LOG_BOUND: f"{most} entries, {math.ceil(seconds)} seconds"}',
+        '{**log_properties(), LOG_BOUND: f"{most} entries, {math.ceil(seconds)} seconds"}',
+        "tests/unit/storage/tables/test_properties.py",
+    ),
 )

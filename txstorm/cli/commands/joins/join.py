@@ -32,7 +32,8 @@ def join(
 ) -> None:
     """Show a join: positions by partition and what holds them back, pending and buffered rows.
 
-    COMPONENT is an IntervalJoin or, of a join over a store, the StoreFeed or the DataDelaySync.
+    COMPONENT is an IntervalJoin or, of a join over a store, the StoreFeed or the DataDelaySync; of a Deduplicator it
+    shows whether it is active.
 
     With --key, the history of a key: which transactions added, released, matched and expired each of its rows, the
     positions at that time, and why a row was not joined. It goes back as far as changes are kept (history_retention).
@@ -42,12 +43,14 @@ def join(
     """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import print_json, stdout
-    from txstorm.results.joins import ComponentJoin, check_join, store_part
+    from txstorm.results.joins import ComponentJoin, check_join, deduplicator, deduplicators_in, store_part
     from txstorm.results.key_history import KeyHistory
 
     directory, show = check_readable(at_ledger(data_dir, ledger)), _show
     if key is not None:
         shown, show = KeyHistory.read(ComponentJoin(directory, component, txid), key).to_json(), _show_history
+    elif component in deduplicators_in(directory):
+        shown, show = deduplicator(directory, component, txid), _show_deduplicator
     elif check_join(directory, component):
         shown = ComponentJoin(directory, component, txid).to_json()
     else:
@@ -56,6 +59,18 @@ def join(
         print_json(shown)
     else:
         show(shown, stdout())
+
+
+def _show_deduplicator(one: Mapping[str, Any], console: Console) -> None:
+    from txstorm.cli.output import grid
+
+    off, last = one["off_since"], one["last_duplicate"]
+    facts = [("active", "yes" if one["active"] else f"no: switched off at {off}, until the next start of a run")]
+    if last is not None:
+        facts.append(("last duplicate", f"{last}, or the start of the run"))
+    facts.append(("known ids", f"{one['known']:,}"))
+    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
+    console.print(grid(None, facts))
 
 
 def _show_store_part(one: Mapping[str, Any], console: Console) -> None:
