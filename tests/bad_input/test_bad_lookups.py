@@ -17,7 +17,7 @@ from txstorm import Duration, TransactionalTopologyBuilder, run
 from txstorm.bolts import Map
 from txstorm.errors import InputError, TopologyError, TxstormError
 from txstorm.joins import JoinBolt, LookupJoin, Side
-from txstorm.results.read import read_letters, read_sink
+from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
@@ -230,12 +230,6 @@ def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
     with pytest.raises(TxstormError, match=message):
         run(made(), engine="local", data_dir=data, available_now=True).awaitTermination(120)
     assert read_sink(data, "out").to_pylist() == [{"n": "a", "_txid": 1}, {"n": "b", "_txid": 1}]
-    handle = run(made(on_error="dead_letter"), engine="local", data_dir=data, available_now=True)
-    with pytest.warns(UserWarning, match="left out"):
-        handle.awaitTermination(120)
-    letters = read_letters(data)
-    assert letters is not None
-    assert letters.num_rows
 
 
 def test_a_join_field_that_cannot_be_a_key_names_the_tuple(tmp_path: Path) -> None:

@@ -239,16 +239,6 @@ def test_an_error_names_component_and_tuple():
             driver.commit(2)
 
 
-def test_only_the_bad_tuple_becomes_a_dead_letter():
-    with TopologyTestDriver(net(Ends(), on_error="dead_letter")) as driver:
-        while driver.committed < 5:
-            driver.next_tuple()
-            driver.commit()
-        rest = counted(LINES)
-        del rest["cat"]
-        assert table_of(driver) == rest
-
-
 class Fails(Hooked):
     """Raises in a method, in one task and txid, or for a word."""
 

@@ -176,17 +176,6 @@ def test_aware_datetimes_and_extractors_give_timestamps():
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
 
 
-def test_bad_tuples_become_dead_letters_and_do_not_move_the_watermark():
-    bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
-    for parallelism in (1, 2):
-        made = topology(bolt, parallelism=parallelism, settings={"on_error": "dead_letter"})
-        with driver(made) as running:
-            txid = running.feed({"s1": [("a", 3), ("bad", None), ("b", 12)]})
-            running.commit(txid)
-            assert contents(running.emitted("w", txid)) == [["a"]]
-            assert running.watermark("w") == at(12)
-
-
 # -- keys, forms and state ---------------------------------------------------------------------------------------------
 
 

@@ -211,4 +211,18 @@ if replay and not self.planner.opaque and txid in self.metas:
         "pass",
         "tests/recovery/failures/test_clock_jumps.py",
     ),
+    Mutant(
+        "half_of_the_rows_is_too_much",
+        "LetterLimit._judged",
+        "2 * tally.letters > tally.rows",
+        "2 * tally.letters >= tally.rows",
+        "tests/recovery/failures/test_letter_limit.py::test_by_default_more_than_half_of_a_component_is_too_much",
+    ),
+    Mutant(
+        "a_type_that_no_value_fits_is_a_fault_of_the_records",
+        "LetterLimit._judged",
+        "tally.letters == tally.rows",
+        "False",
+        "tests/recovery/failures/test_letter_limit.py::test_a_type_that_no_value_fits_is_a_fault_of_the_declaration",
+    ),
 )

@@ -171,4 +171,18 @@ MUTANTS = (
         "False",
         "tests/stateful/test_stateful_topologies.py",
     ),
+    Mutant(
+        "what_is_undone_of_a_shared_state_is_undone_for_all",
+        "TurnGroup.undo",
+        "one.repeat()",
+        "pass",
+        "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",
+    ),
+    Mutant(
+        "a_task_that_is_left_out_prepares_nothing",
+        "TurnGroup.end_txid",
+        "task not in there",
+        "False",
+        "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",
+    ),
 )

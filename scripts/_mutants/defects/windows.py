@@ -400,4 +400,12 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "True",
         "tests/bad_input/test_bad_lookups.py",
     ),
+    Mutant(
+        "tuples_are_not_checked_when_they_are_taken",
+        "WindowCommitter._add",
+        "() if self.plan.event_time else self.checks",
+        "()",
+        "tests/recovery/failures/test_one_bad_record.py::test_one_bad_record_is_one_letter_and_costs_no_result"
+        "[StatefulWindowedBolt]",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter as Bag
 from collections.abc import Callable, Iterable
@@ -15,35 +16,13 @@ import pytest
 from deltalake import write_deltalake
 from seeded import seeded
 
-from txstorm import Count, Duration, StatefulBolt, TransactionalTopologyBuilder
-from txstorm.bolts import (
-    CountBy,
-    CountByKey,
-    Distinct,
-    Filter,
-    FlatMap,
-    Identity,
-    Map,
-    MapBatches,
-    SplitWords,
-    SumByKey,
-)
-from txstorm.joins import (
-    DataDelaySync,
-    Deduplicator,
-    IntervalJoin,
-    JoinBolt,
-    LookupJoin,
-    MemoryStore,
-    Side,
-    StoreFeed,
-    StoreJoin,
-)
+import txstorm
+from txstorm import Count, Duration, StatefulBolt, TopPerWindow, WindowAggregate, WindowedBolt, bolts, joins
+from txstorm.joins import Side
 from txstorm.results.views import DeadLettersView
 from txstorm.sinks import DeltaSink
 from txstorm.stateful import StatefulWindowedBolt
 from txstorm.testing import FeedSpout, TopologyTestDriver
-from txstorm.windows import TopPerWindow, WindowAggregate, WindowedBolt
 
 FIELDS = ("id", "key", "n", "at")
 STRANGE: dict[type, list[Any]] = {
@@ -58,58 +37,52 @@ ROUNDS = int(os.environ.get("ROUNDS", "1"))
 class Case(NamedTuple):
     """A component with what it reads: how it is declared, and what its fields must not be."""
 
-    make: Callable[[TransactionalTopologyBuilder, Path, int], None]
+    make: Callable[[Any, Path, int], None]
     bad: dict[str, list[Any]]
     emits: bool = True
     table: str | None = None
 
 
 def bolt(
-    made: Callable[[], Any], bad: dict[str, list[Any]], by: str | None = "key", *, keep: Any = None, **table: str
-) -> Case:
+    made: Callable[[], Any], bad: dict[str, list[Any]], by: str | None = "key", *, keep: Any = None, table: str = "",
+    streams: str = "s",
+) -> Case:  # fmt: skip
     """Return a case of a bolt that reads the stream s, by a field or distributed; `keep`: the columns of a sink."""
 
-    def make(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+    def make(builder: Any, place: Path, tasks: int) -> None:
         declarer = builder.set_bolt("made", made(), tasks)
-        if by is None:
-            declarer.shuffle_grouping("feed", "s")
-        else:
-            declarer.fields_grouping("feed", "s", [by])
+        for stream in streams:
+            if by is None:
+                declarer.shuffle_grouping("feed", stream)
+            else:
+                declarer.fields_grouping("feed", stream, [by])
         if keep is not None:
             builder.set_bolt("keep", DeltaSink("kept", keep), tasks).shuffle_grouping("made")
 
-    return Case(make, bad, not table and keep is None, table.get("table") or (None if keep is None else "kept"))
+    return Case(make, bad, not table and keep is None, table or (None if keep is None else "kept"))
 
 
 INTS, TEXTS = {"n": STRANGE[int]}, {"key": STRANGE[str]}
 COLUMNS = {"id": str, "key": str, "n": int}
 
 
-def lookup(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+def lookup(builder: Any, place: Path, tasks: int) -> None:
     if not (place / "users").exists():
         write_deltalake(place / "users", pa.table({"n": list(range(9)), "name": [f"u{n}" for n in range(9)]}))
-    join = LookupJoin(("feed", "s"), place / "users", on="n", how="left", select=["id", "name"])
+    join = joins.LookupJoin(("feed", "s"), place / "users", on="n", how="left", select=["id", "name"])
     builder.set_bolt("made", join, tasks).shuffle_grouping("feed", "s")
 
 
-def two_sided(made: Callable[[], Any], bad: dict[str, list[Any]]) -> Case:
-    def make(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
-        declarer = builder.set_bolt("made", made(), tasks)
-        declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("feed", "r", ["key"])
-
-    return Case(make, bad)
-
-
-def store(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
-    held = MemoryStore()
+def store(builder: Any, place: Path, tasks: int) -> None:
+    held = joins.MemoryStore()
     right, left = (Side("feed", name, key="key", time="at", id="id") for name in "rs")
-    builder.set_bolt("fill", StoreFeed(right, held, retain=Duration.hours(9)), tasks).fields_grouping(
+    builder.set_bolt("fill", joins.StoreFeed(right, held, retain=Duration.hours(9)), tasks).fields_grouping(
         "feed", "r", ["key"]
     )
-    builder.set_bolt("sync", DataDelaySync(left), tasks).fields_grouping("feed", "s", ["key"]).all_grouping(
+    builder.set_bolt("sync", joins.DataDelaySync(left), tasks).fields_grouping("feed", "s", ["key"]).all_grouping(
         "fill", "position"
     )
-    match = StoreJoin(
+    match = joins.StoreJoin(
         Side("sync", key="key", time="at"), held, before=Duration.hours(1), how="left", select=["left:id", "right:id"]
     )
     builder.set_bolt("made", match, tasks).fields_grouping("sync", ["key"])
@@ -131,10 +104,7 @@ class StatefulIds(StatefulWindowedBolt):
 
 
 class Sums(StatefulBolt):
-    fields = ("key", "sum")
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
+    fields, prepare = ("key", "sum"), Ids.prepare
 
     def init_state(self, state: Any) -> None:
         self.state = state
@@ -149,7 +119,7 @@ def aggregate(**aggregates: Any) -> Any:
     return made.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at")
 
 
-def ranked(builder: TransactionalTopologyBuilder, place: Path, tasks: int) -> None:
+def ranked(builder: Any, place: Path, tasks: int) -> None:
     builder.set_bolt("sums", aggregate(total=("n", "sum")), tasks).fields_grouping("feed", "s", ["key"])
     builder.set_bolt("made", TopPerWindow(2, "total"), tasks).fields_grouping("sums", ["end"])
 
@@ -159,12 +129,12 @@ def interval() -> Any:
         Side("feed", name, key="key", time="at", id="id", columns={"key": str, "n": int, "at": int, "id": str})
         for name in "sr"
     ]
-    return IntervalJoin(*sides, before=Duration.seconds(5), after=Duration.seconds(5), select=["s:id", "r:id"])
+    return joins.IntervalJoin(*sides, before=Duration.seconds(5), after=Duration.seconds(5), select=["s:id", "r:id"])
 
 
 def joined() -> Any:
     return (
-        JoinBolt("s", "key").join("r", "key", "s").select("s:id,r:id")
+        joins.JoinBolt("s", "key").join("r", "key", "s").select("s:id,r:id")
         .with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at")
     )  # fmt: skip
 
@@ -185,21 +155,21 @@ def far(batch: Any) -> Any:
 
 
 CASES: dict[str, Case] = {
-    "Identity": bolt(lambda: Identity(*FIELDS), INTS, None, keep=COLUMNS),
-    "Map": bolt(lambda: Map(lambda one: (one["id"], one["n"]), "id", "n"), INTS, None, keep={"id": str, "n": int}),
-    "Map that raises": bolt(lambda: Map(lambda one: one["n"] + 1, "n"), NO_INTS, None),
-    "Map of what cannot be sent": bolt(lambda: Map(mapped, "id", "n"), UNSENDABLE, None),
-    "FlatMap": bolt(lambda: FlatMap(lambda one: [(one["id"], one["n"] + 1)] * 2, "id", "n"), NO_INTS, None),
-    "Filter": bolt(lambda: Filter(lambda one: one["n"] >= 0, *FIELDS), NO_INTS, None),
-    "MapBatches": bolt(lambda: MapBatches(lambda batch: batch, *FIELDS), INTS, None, keep=COLUMNS),
-    "MapBatches of times": bolt(lambda: MapBatches(far, *FIELDS), {"at": [2**40, -(2**40)]}, None),
-    "SplitWords": bolt(lambda: SplitWords("key"), TEXTS, None),
-    "CountBy": bolt(lambda: CountBy("key"), {"key": LISTS[1:]}),
-    "Distinct": bolt(lambda: Distinct("key"), {"key": LISTS[1:]}),
-    "CountByKey": bolt(lambda: CountByKey("key", "counts"), TEXTS, table="counts"),
-    "SumByKey": bolt(lambda: SumByKey("key", "n", "counts"), {**TEXTS, **INTS}, table="counts"),
+    "Identity": bolt(lambda: bolts.Identity(*FIELDS), INTS, None, keep=COLUMNS),
+    "Map": bolt(lambda: bolts.Map(lambda one: (one["id"], one["n"]), "id", "n"), INTS, None, keep={"id": str, "n": int}),
+    "Map that raises": bolt(lambda: bolts.Map(lambda one: one["n"] + 1, "n"), NO_INTS, None),
+    "Map of what cannot be sent": bolt(lambda: bolts.Map(mapped, "id", "n"), UNSENDABLE, None),
+    "FlatMap": bolt(lambda: bolts.FlatMap(lambda one: [(one["id"], one["n"] + 1)] * 2, "id", "n"), NO_INTS, None),
+    "Filter": bolt(lambda: bolts.Filter(lambda one: one["n"] >= 0, *FIELDS), NO_INTS, None),
+    "MapBatches": bolt(lambda: bolts.MapBatches(lambda batch: batch, *FIELDS), INTS, None, keep=COLUMNS),
+    "MapBatches of times": bolt(lambda: bolts.MapBatches(far, *FIELDS), {"at": [2**40, -(2**40)]}, None),
+    "SplitWords": bolt(lambda: bolts.SplitWords("key"), TEXTS, None),
+    "CountBy": bolt(lambda: bolts.CountBy("key"), {"key": LISTS[1:]}),
+    "Distinct": bolt(lambda: bolts.Distinct("key"), {"key": LISTS[1:]}),
+    "CountByKey": bolt(lambda: bolts.CountByKey("key", "counts"), TEXTS, table="counts"),
+    "SumByKey": bolt(lambda: bolts.SumByKey("key", "n", "counts"), {**TEXTS, **INTS}, table="counts"),
     "SumByKey of floats": bolt(
-        lambda: SumByKey("key", {"n": float}, "counts"), {"n": STRANGE[float]}, table="counts"
+        lambda: bolts.SumByKey("key", {"n": float}, "counts"), {"n": STRANGE[float]}, table="counts"
     ),
     "DeltaSink": bolt(lambda: DeltaSink("rows", COLUMNS), {**TEXTS, **INTS}, table="rows"),
     "DeltaSink of small numbers": bolt(
@@ -207,10 +177,10 @@ CASES: dict[str, Case] = {
         {"n": [1000], "at": [10**7]}, table="rows",
     ),
     "LookupJoin": Case(lookup, INTS),
-    "JoinBolt": two_sided(joined, {**NO_KEYS, **TIMES}),
-    "IntervalJoin": two_sided(interval, {**TEXTS, **INTS, **TIMES}),
-    "stores": Case(store, {"key": [1.5, *LISTS], **TIMES}),
-    "Deduplicator": bolt(lambda: Deduplicator("n", keep=Duration.hours(1)), {"n": ["\ud800"]}, "n"),
+    "JoinBolt": bolt(joined, {**NO_KEYS, **TIMES}, streams="sr"),
+    "IntervalJoin": bolt(interval, {**TEXTS, **INTS, **TIMES}, streams="sr"),
+    "stores": Case(store, {"key": [1.5, 2**64, "x" * 70_000, *LISTS], **TIMES}),
+    "Deduplicator": bolt(lambda: joins.Deduplicator("n", keep=Duration.hours(1)), {"n": ["\ud800"]}, "n"),
     "WindowedBolt": bolt(lambda: Ids().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at"), TIMES),
     "WindowedBolt with columns": bolt(
         lambda: Ids().with_tumbling_window(Count(1)).with_columns({**COLUMNS, "at": int}), {**INTS, **TEXTS}
@@ -236,7 +206,7 @@ CASES: dict[str, Case] = {
 
 def outcome(case: Case, place: Path, tasks: int, batches: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
     """Return the results for the rows of each batch, and the dead letters."""
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": FIELDS, "r": FIELDS}))
+    builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": FIELDS, "r": FIELDS}))
     case.make(builder, place, tasks)
     builder.set_settings({"on_error": "dead_letter", "retry_backoff": 0.001})
     found: Bag[str] = Bag()
@@ -260,9 +230,10 @@ def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: P
     for _ in range(ROUNDS):
         field = chance.choice(sorted(case.bad))
         value = chance.choice(case.bad[field])
-        n, tasks = chance.choice([1, 5, 12]), chance.choice([1, 2])
+        n, tasks = chance.choice([6, 12]), chance.choice([1, 2])
         rows = {stream: [(f"{stream}{i}", f"k{i % 3}", i % 8, i * 1000) for i in range(n)] for stream in "sr"}
-        at, cut = chance.randrange(n + 1), chance.randrange(n + 2)
+        at = chance.randrange(n + 1)
+        cut = chance.choice([0, max(at + 1, 4), n + 1])  # good ones are always with it
         bad = {"id": "bad", "key": "k1", "n": 3, "at": at * 1000, field: value}
         mixed = [*rows["s"][:at], tuple(bad[one] for one in FIELDS), *rows["s"][at:]]
         found = []
@@ -281,3 +252,26 @@ def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: P
         )
         assert expected
         assert "bad" in letters[0]["record"], drawn
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "total"),
+    [
+        ([1, "x", 2], 1, 3),  # a text makes no texts of the ints beside it, nor a float floats
+        ([1, 1.5, 2], 1, 3),
+        ([2**62, 1, 2**62, 2], 2, 2**62 + 3),  # good by itself, but not with those before it
+    ],
+)
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_the_first_record_is_left_out_with_which_it_fails(
+    values: list[Any], at: int, total: int, as_batches: bool
+) -> None:
+    same = bolts.MapBatches(lambda batch: batch, "k", "n") if as_batches else bolts.Identity("k", "n")
+    builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "n")}))
+    builder.set_bolt("same", same).global_grouping("feed", "s")
+    builder.set_bolt("sum", bolts.SumByKey("k", "n", "sums")).global_grouping("same")
+    with TopologyTestDriver(builder.set_setting("on_error", "dead_letter").build_topology()) as running:
+        running.commit(running.feed({"s": [("a", value) for value in values]}))
+        (letter,) = DeadLettersView(running.data_dir).to_pylist()
+        assert json.loads(letter["record"])["n"] == values[at]
+        assert [row["n"] for row in running.state("sums").to_pylist()] == [total]

@@ -1,11 +1,14 @@
 """Wrong declarations of window aggregates (U8): one clear error each, at the call or when the topology is built."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
+from runs import ended
 
 from txstorm import Count, Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.errors import InputError, StateError, TopologyError, TopologyFailed
+from txstorm.spouts import FileSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
 SECOND = Duration.seconds(1)
@@ -164,3 +167,23 @@ def test_a_bad_tuple_is_left_out_where_the_policy_says_so():
         driver.commit(driver.feed({"s1": [("a", "j", 1, 5), ("a", "j", 1, None), ("a", "j", 1, 6)]}))
         driver.commit(driver.end_of_input())
         assert [row[-1] for row in driver.emitted("w")] == [2]
+
+
+@pytest.mark.parametrize("way", ["min", "max", "first", "last", "sum"])
+def test_single_values_have_the_type_of_their_input_where_that_is_known(way, tmp_path):
+    (tmp_path / "in.csv").write_text("k,v,ts\na,1.5,1000\n")
+
+    def total(kind, field="v"):
+        spout = FileSpout(tmp_path / "in.csv", types={"v": kind, "ts": int}, bounded=True)
+        builder = TransactionalTopologyBuilder("t", "file", spout)
+        builder.set_bolt("w", tumbling(a=(field, way))).fields_grouping("file", ["k"])
+        handle = ended(builder.build_topology(), tmp_path / f"{kind}", end_of_input=True)
+        return [row["a"] for row in handle.state("r").to_pylist()]
+
+    if way == "sum":  # of a number, an int unless declared
+        with pytest.raises(TopologyError, match="field 'v' of 'file' has the type double, but is taken as int64"):
+            total(float)
+        return
+    assert (total(float), total(str), total(Decimal)) == ([1.5], ["1.5"], [Decimal("1.5")])
+    with pytest.raises(TopologyError, match=r"but is taken as int64; declare it: \{'v': str\}"):
+        total(str, {"v": int})

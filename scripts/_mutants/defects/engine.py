@@ -1,0 +1,37 @@
+"""Known defects of `txstorm.engine`."""
+
+from scripts._mutants.mutation import Mutant
+
+_RECORDS = "tests/recovery/failures/test_one_bad_record.py"
+_ONE = f"{_RECORDS}::test_one_bad_record_is_one_letter_and_costs_no_result"
+
+MUTANTS = (
+    Mutant(
+        "a_bad_record_takes_the_input_of_a_ready_made_bolt_along",
+        "DeadLetterRun.run",
+        "self._found(component, bolt, arrivals, error)",
+        "None",
+        f"{_ONE}[Identity]",
+    ),
+    Mutant(
+        "a_value_that_cannot_be_sent_takes_the_input_along",
+        "DeadLetterRun._begin",
+        "collector.divert = self.records(component)",
+        "pass",
+        f"{_ONE}[Map of what cannot be sent]",
+    ),
+    Mutant(
+        "floats_beside_ints_make_them_floats",
+        "DeadLetterRun.run",
+        "_of_one_type(arrival)",
+        "[arrival]",
+        f"{_RECORDS}::test_the_first_record_is_left_out_with_which_it_fails",
+    ),
+    Mutant(
+        "records_are_judged_by_themselves_only",
+        "DeadLetterRun._found",
+        "sift(rest, [])",
+        "pass",
+        f"{_RECORDS}::test_the_first_record_is_left_out_with_which_it_fails",
+    ),
+)
