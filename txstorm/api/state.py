@@ -57,6 +57,8 @@ class KeyedState:
             first run.
         fixed: what else must be the same at every start, as its rows depend on it: name → text. Fixed by the first
             run.
+        tasks_of: components whose parallelism is fixed as well, since rows name their tasks.
+        derive: for a table of before that does not record `fixed`: returns the facts that some of its rows show.
     """
 
     name: str
@@ -67,6 +69,8 @@ class KeyedState:
     writer: str = DELTALAKE
     tasks: int | None = None
     fixed: Mapping[str, str] | None = field(default=None, hash=False)
+    tasks_of: tuple[str, ...] = ()
+    derive: Callable[[Any], Mapping[str, str]] | None = field(default=None, hash=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

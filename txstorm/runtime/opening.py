@@ -208,12 +208,12 @@ def open_session(
             writer.close()
         raise
     try:
-        store, identity = _lead(start, books, writer)
+        running = rebalanced_before(topology, books.parallelism())
+        store, identity = _lead(start, running, books, writer)
         place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         _empty_spill(data_dir / "spill", books)
-        running = rebalanced_before(topology, books.parallelism())
         if running is not topology:
             program = program.with_plan(compile_plan(running))
         return assemble(start, running, program, books, Led(store, identity, place))
@@ -266,7 +266,7 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
         raise
 
 
-def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
+def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
     """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked.
 
     Nothing is created either before the ledger, asked with the new epoch, says that this run leads
@@ -275,7 +275,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     place = Directory(data_dir, books.check_leads)
-    identity, known = _claim(start, books, place)
+    identity, known = _claim(start, running, books, place)
     waiting = take_over(place, books, identity)
     books.check_leads()
     write_format(data_dir, first=known is None)
@@ -288,7 +288,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
         DeclaredResources(
-            topology.states,
+            running.states,
             topology.sinks,
             topology.maps,
             topology.outlets,
@@ -310,7 +310,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     return store, identity
 
 
-def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Identity | None]:
+def _claim(start: Start, running: Topology, books: Books, place: Directory) -> tuple[Identity, Identity | None]:
     """Check the ledger and the tables, and write the topology's identity; return it and that of before."""
     topology, data_dir = start.topology, start.data_dir
     while True:
@@ -320,7 +320,7 @@ def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Iden
         if finish_rewind(data_dir, books, start.options.lanes) is not None:
             identity = known = books.identity() or identity
         check(place, books, identity)
-        check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
+        check_started(place, running, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
         check_roster(topology, books, start.options.drop)
         if start.options.recorded is None:
             stamps, now = _stamps(books), start.options.lanes.now()

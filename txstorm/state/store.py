@@ -235,7 +235,7 @@ class StateStore:
             number += len(tables)
             for table in tables:
                 promised = one.promised(table.ref, self._settings.log_retention, self._settings.max_lag)
-                table.set_properties(promised, epoch)
+                table.set_properties({**promised, **one.lacks(table)}, epoch)
         self._place.describe_history(log_properties(self._settings.log_retention))
 
     def load(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Never
 import pyarrow as pa
 
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, ReportedFailedException, StateError
+from txstorm.errors import BlockedError, ReportedFailedException, StateError, TableCorrupt
 from txstorm.state.unpublished import Unpublished
 from txstorm.stateful.bolt import StatefulHooks
 from txstorm.storage.rows.schema import TXID
@@ -53,8 +53,13 @@ class TaskTurn:
         with self._lock:
             self.check()
             if self._target.has_states:
-                with self.reached("be prepared"):
-                    self._target.state(self.task).prepare_commit(self.txid)
+                try:
+                    with self.reached("be prepared"):
+                        self._target.check_mark(self.task)
+                        self._target.state(self.task).prepare_commit(self.txid)
+                except TableCorrupt as error:  # no replay, and no dead letter, can mend that
+                    self._target.fail(error)
+                    raise
 
     def discard(self) -> None:
         """Let the attempt do nothing more."""

@@ -112,7 +112,7 @@ class StampClock:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the clock, for the status; None if it is believed."""
+        """The reason to doubt the clock, for the status; None if it is believed."""
         doubt = self._doubt
         return None if doubt is None else doubt.text
 
