@@ -323,15 +323,12 @@ def _claim(start: Start, running: Topology, books: Books, place: Directory) -> t
         check_started(place, running, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
         check_roster(topology, books, start.options.drop)
         if start.options.recorded is None:
-            stamps, now = _stamps(books), start.options.lanes.now()
+            stamps = [(txid, meta.stamp) for txid, meta in books.metas().items()]
+            now = start.options.lanes.now()
             check_not_behind(now, stamps, books.currtx() - 1, data_dir, accepted=start.options.accept_clock)
         written = replace(identity, fingerprint=topology.fingerprint())
         if written == known or books.write_identity(written, known):
             return identity, known
-
-
-def _stamps(books: Books) -> list[tuple[int, int]]:
-    return [(txid, meta.stamp) for txid, meta in books.metas().items()]
 
 
 def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
@@ -391,8 +388,10 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     """Build the session of a coordinator that has taken over its tables."""
     engine, options, monitor, store, identity = start.engine, start.options, start.monitor, led.store, led.identity
     settings, lanes = _settings(topology, options), options.lanes
-    clock = _clock(topology, books, options)
+    clock = _clock(topology, options)
     planning = _planning(topology, program, books, clock, options, led)
+    stamps = (one.stamp for one in planning.metas.values())
+    clock.open(max(stamps, default=None), lambda: (books.status() or {}).get("clock_at"))
     gate = _gate(planning.planner, settings, options)
 
     committer = _finisher(start, topology, program, books, led, gate)
@@ -450,13 +449,10 @@ def _finisher(
     return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
 
 
-def _clock(topology: Topology, books: Books, options: RunOptions) -> StampClock:
+def _clock(topology: Topology, options: RunOptions) -> StampClock:
     by_clock = [one.id for one in topology.components if one.by_clock]
     accepted = options.accept_clock or options.recorded is not None
-    clock = StampClock(options.lanes, topology.settings, topology.id, by_clock, accepted=accepted)
-    seen = (books.status() or {}).get("clock_at")
-    clock.open(max([*(stamp for _, stamp in _stamps(books)), *([] if seen is None else [seen])], default=None))
-    return clock
+    return StampClock(options.lanes, topology.settings, topology.id, by_clock, accepted=accepted)
 
 
 def _planning(
