@@ -12,7 +12,7 @@ from stateful_nets import CALLS, LINES, SharedWordCount, TypedWordCount, WordCou
 
 from txstorm import run
 from txstorm.api.external import StateContext
-from txstorm.errors import BlockedError, FencedError, InputError, StateError
+from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt
 from txstorm.stateful import RedisStateProvider
 from txstorm.testing import TopologyTestDriver
 
@@ -55,6 +55,14 @@ def test_a_server_that_is_killed_and_comes_back_costs_a_pause(own_redis, tmp_pat
         own_redis.restart()
     handle.awaitTermination()
     assert content(own_redis) == counted(lines)
+
+
+def test_a_server_that_is_emptied_ends_the_run(redis, tmp_path):
+    with TopologyTestDriver(net(WordCount(), **settings(redis)), data_dir=tmp_path) as driver:
+        driver.commit(2)
+        redis.flush()
+        with pytest.raises(TableCorrupt, match="expected '0:2' as last committed, found nothing"):
+            driver.commit(3)
 
 
 SERVERS = []

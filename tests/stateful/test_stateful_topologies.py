@@ -6,7 +6,9 @@ import json
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from crashes import crashing
 from stateful_nets import (
@@ -27,7 +29,7 @@ from txstorm.bolts import SplitWords
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.results.views import DeadLettersView
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
-from txstorm.stateful import MemoryStateProvider, StateProvider
+from txstorm.stateful import MemoryStateProvider, StateProvider, committer
 from txstorm.testing import TopologyTestDriver
 from txstorm.testing.checks.schedules import play
 from txstorm.topology.rebalance import rebalanced
@@ -601,3 +603,95 @@ def test_a_rewind_takes_the_table_back_and_keeps_other_states_by_name(tmp_path):
             driver.commit(5)
             again = LINES[2:4] if settings else []
             assert (table_of(driver) if not settings else kept()) == counted([*LINES, *again])
+
+
+# -- declarations that change between runs -----------------------------------------------------------------------------
+
+
+def of_kinds(key, value, base=WordCount):
+    return type("Kinds", (base,), {"key_type": key, "value_type": value})()
+
+
+class Spelled(WordCount):
+    """Word count whose counts are texts."""
+
+    def execute(self, tuple):
+        word = tuple["word"]
+        self.counts.put(word, str(int(self.counts.get(word, "0")) + 1))
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "of before"])
+def test_types_of_a_state_are_those_of_the_first_run_also_in_a_directory_that_does_not_record_them(
+    tmp_path, monkeypatch, recorded
+):
+    plain = committer.state_table
+    kinds = [(None, None, WordCount), (None, None, Spelled), (str, str, Spelled), (str, None, WordCount)]
+    for number, (key, value, base) in enumerate(kinds):
+        place = tmp_path / str(number)
+        if not recorded:
+            old = lambda *given, **more: replace(plain(*given, **more), fixed=None, derive=None)  # noqa: E731
+            monkeypatch.setattr(committer, "state_table", old)
+        with TopologyTestDriver(net(of_kinds(key, value, base)), data_dir=place) as driver:
+            driver.commit(2)
+        monkeypatch.setattr(committer, "state_table", plain)
+        others = [(str if key is None else None, value), (key, str if value is None else None)]
+        shows = recorded or (base is Spelled and value is None)  # bare numbers can be both, text and strings
+        for changed in others if shows else others[:1]:
+            with pytest.raises(StateError, match=r"component 'count'.*written with (keys|values): "):
+                TopologyTestDriver(net(of_kinds(*changed, base)), data_dir=place)
+        with TopologyTestDriver(net(of_kinds(key, value, base)), data_dir=place) as driver:
+            driver.commit(5)
+            assert table_of(driver, text=key is None) == counted(LINES) if base is WordCount else True
+        with pytest.raises(StateError, match="written with"):  # now it is recorded
+            TopologyTestDriver(net(of_kinds(key, str if value is None else None, base)), data_dir=place)
+
+
+class Listed(WordCount):
+    """Bolt that changes lists of its state without a put, after a put, and after a get."""
+
+    key_type, value_type = str, pa.list_(pa.int64())
+
+    def execute(self, tuple):
+        word = tuple["word"]
+        seen = self.counts.get(word, [])
+        seen.append(len(seen))
+        if word != "the":
+            self.counts.put(word, seen)
+        seen.append(-1)
+        self.counts.get(word, []).append(-2)
+
+
+@pytest.mark.parametrize("take", [1, 2, 5])
+def test_a_list_of_a_typed_state_changes_only_by_a_put_whatever_the_batches(take):
+    with TopologyTestDriver(net(Listed(), take=take)) as driver:
+        driver.commit(-(-5 // take))
+        found = {row["key"]: row["value"] for row in driver.state("count").to_pylist()}
+    assert found == {word: list(range(n)) for word, n in counted(LINES).items() if word != "the"}
+
+
+def test_a_rewind_takes_a_table_back_and_tells_which_hooks_it_has_left(tmp_path):
+    with TopologyTestDriver(net(Hooked()), data_dir=tmp_path) as driver:
+        driver.commit(4)
+    found = rewind(tmp_path, 2)
+    assert [uri.partition("/")[2] for uri in found["kept"]] == ["count"]
+    CALLS.clear()
+    with TopologyTestDriver(net(Hooked()), data_dir=tmp_path) as driver:
+        driver.commit(5)
+        assert table_of(driver) == counted(LINES)
+    assert sorted({call[1] for call in CALLS if call[0] == "pre_commit"}) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("policy", ["fail_topology", "dead_letter"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_store_that_is_emptied_in_the_middle_of_a_run_ends_it(tmp_path, policy, prepared):
+    with TopologyTestDriver(net(WordCount(), tasks=1, **KEPT, on_error=policy), data_dir=tmp_path) as driver:
+        driver.commit(2)
+        if prepared:
+            driver.ack(3)
+        KeptProvider.kept._namespaces["count-0"].__init__()
+        if prepared:
+            driver.fail(3)  # its state is opened again
+        with pytest.raises(TableCorrupt, match=r"count-0.*lost"):
+            driver.commit(3)
+    with pytest.raises(TableCorrupt, match="was lost"):
+        TopologyTestDriver(net(WordCount(), tasks=1, **KEPT), data_dir=tmp_path)

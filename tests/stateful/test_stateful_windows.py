@@ -7,10 +7,12 @@ from fed import fed_bolt
 from stateful_nets import CALLS
 from test_stateful_topologies import KEPT, KeptProvider
 
-from txstorm import Count, Duration, StatefulWindowedBolt
-from txstorm.errors import StateError, TopologyError
+from txstorm import Count, Duration, StatefulWindowedBolt, TransactionalTopologyBuilder
+from txstorm.errors import InputError, StateError, TopologyError
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider
 from txstorm.testing import TopologyTestDriver
+from txstorm.topology.rebalance import rebalanced, rebalanced_before
 
 
 class RunningSum(StatefulWindowedBolt):
@@ -89,6 +91,23 @@ def test_tuples_with_known_ids_are_dropped_and_counted():
         **{"task": 0, "source": "feed/default", "source_task": 0},
         **{"newest": 12, "evaluated": 12, "expired": 7, "dropped": 3 + 7 + 2},
     }
+
+
+def test_known_ids_are_those_of_a_number_of_tasks(tmp_path):
+    def of_tasks(tasks):
+        spout = MemoryTransactionalSpout({0: [(1, 1)], 1: [(2, 9)]}, ["value", "id"])
+        builder = TransactionalTopologyBuilder("sums", "feed", spout, tasks)
+        builder.set_bolt("sum", windowed().with_message_id_field("id")).all_grouping("feed")
+        return builder.build_topology()
+
+    with TopologyTestDriver(of_tasks(2), data_dir=tmp_path) as driver:
+        driver.commit(1)
+    with pytest.raises(StateError, match=r"component 'sum'.*written with tasks of 'feed': 2; the code has .* 3"):
+        TopologyTestDriver(of_tasks(3), data_dir=tmp_path)
+    with pytest.raises(InputError, match=r"'feed' cannot go from 2 tasks to 1: 'sum' knows the message ids"):
+        rebalanced(of_tasks(2), {"feed": 1})
+    before = {"feed": {"declared": 2, "chosen": 1}}  # by a txstorm that allowed it
+    assert rebalanced_before(of_tasks(2), before).spout.parallelism == 1
 
 
 def test_the_newest_id_evaluated_is_not_that_of_the_newest_tuple():

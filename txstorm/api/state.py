@@ -75,6 +75,8 @@ class KeyedState:
         fixed: what else must be the same at every start, as its rows depend on it: name → text. Fixed by the first
             run.
         key_texts: a column that holds texts of keys of any type; None: none does.
+        tasks_of: components whose parallelism is fixed as well, since rows name their tasks.
+        derive: for a table of before that does not record `fixed`: returns the facts that some of its rows show.
     """
 
     name: str
@@ -86,6 +88,8 @@ class KeyedState:
     tasks: int | None = None
     fixed: Mapping[str, str] | None = field(default=None, hash=False)
     key_texts: KeyTexts | None = field(default=None, kw_only=True)
+    tasks_of: tuple[str, ...] = ()
+    derive: Callable[[Any], Mapping[str, str]] | None = field(default=None, hash=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
 from txstorm.state.external.registry import waits_for_code
+from txstorm.stateful.target import STATES_FILE
 from txstorm.storage.tables.directory import Directory, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STAGED, STATE
+from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, DIRECTORIES, OUTSIDE, STAGED, STATE
 from txstorm.topology.graph import Topology
 
 MENTIONED = 20
@@ -59,8 +60,9 @@ def rewind(
 
     Returns:
         ``topology``, ``txid``, ``timeline`` (the new timeline), ``taken_back`` (first and last txid rolled back),
-        ``tables``, and ``kept`` (the maps, outlets and join stores). With `to_time` also ``time``, and the positions as
-        of the last transaction kept: ``inputs``, ``sources``.
+        ``tables``, and ``kept`` (maps, outlets and join stores; also bolts with ``pre_commit``: their states go back,
+        what the hooks did stays). With `to_time` also ``time``, and the positions as of the last transaction kept:
+        ``inputs``, ``sources``.
 
     Raises:
         InputError: the last transaction to keep is not before the last committed one, a map or outlet is not named in
@@ -217,12 +219,18 @@ def _outside(directory: Path, books: Books) -> set[str]:
     return (recorded | staged) - books.dropped().tables.keys()
 
 
+def _is_hooks(directory: Path, uri: str) -> bool:
+    """Return whether there are only hooks of a stateful bolt, whose state is a table: there is nothing to take back."""
+    return table_ref(uri).kind == CHECKPOINT and not (directory / uri / STATES_FILE).exists()
+
+
 def _check_outside(directory: Path, books: Books, outside: Collection[str], keep: Sequence[str]) -> None:
     names = {uri: uri.partition("/")[2] for uri in outside}
     if unknown := [name for name in keep if name not in names.values() and name not in names]:
         known = ", ".join(sorted(names.values())) or "none"
         raise InputError(f"{directory}: no map or outlet {unknown[0]!r} to keep; there are {known}")
-    if missing := sorted(uri for uri, name in names.items() if name not in keep and uri not in keep):
+    asked = {uri: name for uri, name in names.items() if not _is_hooks(directory, uri)}
+    if missing := sorted(uri for uri, name in asked.items() if name not in keep and uri not in keep):
         msg = (
             f"{directory}: {', '.join(missing)} cannot be taken back, being in another system; with --keep "
             f"{' --keep '.join(names[uri] for uri in missing)} it stays as it is, and what is processed again is put "

@@ -208,12 +208,12 @@ def open_session(
             writer.close()
         raise
     try:
-        store, identity = _lead(start, books, writer)
+        running = rebalanced_before(topology, books.parallelism())
+        store, identity = _lead(start, running, books, writer)
         place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         _empty_spill(data_dir / "spill", books)
-        running = rebalanced_before(topology, books.parallelism())
         if running is not topology:
             program = program.with_plan(compile_plan(running))
         return assemble(start, running, program, books, Led(store, identity, place))
@@ -266,7 +266,7 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
         raise
 
 
-def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
+def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | None) -> tuple[StateStore, Identity]:
     """Take over the tables while holding the lease; nothing is written before the ledger and the tables are checked.
 
     Nothing is created either before the ledger, asked with the new epoch, says that this run leads
@@ -275,7 +275,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     topology, data_dir, drop = start.topology, start.data_dir, start.options.drop
     faults.point("p0.before")
     place = Directory(data_dir, books.check_leads)
-    identity, known = _claim(start, books, place)
+    identity, known = _claim(start, running, books, place)
     waiting = take_over(place, books, identity)
     books.check_leads()
     write_format(data_dir, first=known is None)
@@ -293,7 +293,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
         DeclaredResources(
-            topology.states,
+            running.states,
             topology.sinks,
             topology.maps,
             topology.outlets,
@@ -317,7 +317,7 @@ def _lead(start: Start, books: Books, writer: SparkWriter | None) -> tuple[State
     return store, identity
 
 
-def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Identity | None]:
+def _claim(start: Start, running: Topology, books: Books, place: Directory) -> tuple[Identity, Identity | None]:
     """Check the ledger and the tables, and write the topology's identity; return it and that of before."""
     topology, data_dir = start.topology, start.data_dir
     while True:
@@ -327,18 +327,15 @@ def _claim(start: Start, books: Books, place: Directory) -> tuple[Identity, Iden
         if finish_rewind(data_dir, books, start.options.lanes) is not None:
             identity = known = books.identity() or identity
         check(place, books, identity)
-        check_started(place, topology, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
+        check_started(place, running, books, TopologyIdentity(topology.id, identity.incarnation, identity.timeline))
         check_roster(topology, books, start.options.drop)
         if start.options.recorded is None:
-            stamps, now = _stamps(books), start.options.lanes.now()
+            stamps = [(txid, meta.stamp) for txid, meta in books.metas().items()]
+            now = start.options.lanes.now()
             check_not_behind(now, stamps, books.currtx() - 1, data_dir, accepted=start.options.accept_clock)
         written = replace(identity, fingerprint=topology.fingerprint())
         if written == known or books.write_identity(written, known):
             return identity, known
-
-
-def _stamps(books: Books) -> list[tuple[int, int]]:
-    return [(txid, meta.stamp) for txid, meta in books.metas().items()]
 
 
 def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
@@ -398,8 +395,10 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     """Build the session of a coordinator that has taken over its tables."""
     engine, options, monitor, store, identity = start.engine, start.options, start.monitor, led.store, led.identity
     settings, lanes = _settings(topology, options), options.lanes
-    clock = _clock(topology, books, options)
+    clock = _clock(topology, options)
     planning = _planning(topology, program, books, clock, options, led)
+    stamps = (one.stamp for one in planning.metas.values())
+    clock.open(max(stamps, default=None), lambda: (books.status() or {}).get("clock_at"))
     gate = _gate(planning.planner, settings, options)
 
     committer = _finisher(start, topology, program, books, led, gate)
@@ -457,13 +456,10 @@ def _finisher(
     return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
 
 
-def _clock(topology: Topology, books: Books, options: RunOptions) -> StampClock:
+def _clock(topology: Topology, options: RunOptions) -> StampClock:
     by_clock = [one.id for one in topology.components if one.by_clock]
     accepted = options.accept_clock or options.recorded is not None
-    clock = StampClock(options.lanes, topology.settings, topology.id, by_clock, accepted=accepted)
-    seen = (books.status() or {}).get("clock_at")
-    clock.open(max([*(stamp for _, stamp in _stamps(books)), *([] if seen is None else [seen])], default=None))
-    return clock
+    return StampClock(options.lanes, topology.settings, topology.id, by_clock, accepted=accepted)
 
 
 def _planning(

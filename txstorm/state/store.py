@@ -242,7 +242,7 @@ class StateStore:
             number += len(tables)
             for table in tables:
                 promised = self._settings.promised(one, table.ref)
-                table.set_properties(promised, epoch)
+                table.set_properties({**promised, **one.lacks(table)}, epoch)
         self._place.describe_history(log_properties(self._settings.log_retention))
 
     def load(self) -> None:

@@ -43,8 +43,11 @@ class ChangeStore(Protocol):
     def places(self) -> tuple[Place | None, Place | None]:
         """Return the place last committed, and the one that is prepared; None for none."""
 
-    def prepare(self, place: Place, changes: Changes) -> None:
-        """Keep `changes` durably as those of `place`, in place of any earlier ones."""
+    def prepare(self, place: Place, changes: Changes, after: Place | None) -> None:
+        """Keep `changes` durably as those of `place`, in place of any earlier ones.
+
+        Raises `TableCorrupt` unless `after` is the place last committed: the store was emptied or replaced.
+        """
 
     def commit(self, place: Place) -> None:
         """Apply the prepared changes of `place`; raise `StateError` if another place, or none, is prepared."""
@@ -222,7 +225,7 @@ class StoredKeyValueState(KeyValueState):
             msg = f"{self._where}: txid {txid} cannot be prepared, {_named(self._committed)} is already committed"
             raise StateError(msg)
         changes = {**self._prepared, **self._written}
-        self._store.prepare(place, changes)
+        self._store.prepare(place, changes, self._committed)
         self._place, self._prepared, self._written = place, changes, {}
 
     def commit(self, txid: int | None = None) -> None:

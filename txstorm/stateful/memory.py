@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any, ClassVar
 
 from txstorm.api.external import KeyValueState, StateContext, StateProvider
-from txstorm.errors import FencedError, StateError
+from txstorm.errors import FencedError, StateError, TableCorrupt
 from txstorm.stateful.key_values import Changes, Place, StoredKeyValueState
 
 
@@ -74,10 +74,14 @@ class _MemoryStore:
         prepared = self._found.prepared
         return self._found.committed, prepared and prepared[0]
 
-    def prepare(self, place: Place, changes: Changes) -> None:
+    def prepare(self, place: Place, changes: Changes, after: Place | None) -> None:
         """See `ChangeStore`."""
         with self._found.lock:
             self._check()
+            if self._found.committed != after:
+                found = self._found.committed
+                msg = f"state {self._name!r}: expected {after} as last committed, found {found}: it was lost"
+                raise TableCorrupt(msg)
             self._found.prepared = place, dict(changes)
 
     def commit(self, place: Place) -> None:

@@ -70,9 +70,9 @@ class _RedisStore:
         committed, prepared = map(_place, self._namespace.marks())
         return committed, prepared
 
-    def prepare(self, place: Place, changes: Changes) -> None:
+    def prepare(self, place: Place, changes: Changes, after: Place | None) -> None:
         """See `ChangeStore`."""
-        self._namespace.prepare(_text(place), changes)
+        self._namespace.prepare(_text(place), changes, "" if after is None else _text(after))
 
     def commit(self, place: Place) -> None:
         """See `ChangeStore`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from json.encoder import encode_basestring_ascii
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from txstorm.api.external import KeyValueState
-from txstorm.api.state import KeyedState, KeyTexts, StateHandle, form_of_keys
+from txstorm.api.state import KeyedState, KeyTexts, StateHandle, arrow_type, form_of_keys
 from txstorm.errors import StateError
 from txstorm.keys import plain
 from txstorm.stateful.key_values import Form, KeySerializer
@@ -15,6 +18,8 @@ from txstorm.tagged import text_of, value_of
 from txstorm.typed import shown
 
 TASK, KEY, VALUE = "task", "key", "value"
+KEYS, VALUES, TEXT = "keys", "values", "text"
+"""What is fixed of a state: the forms of its keys and values, text or a type."""
 _ABSENT = object()
 _IMMUTABLE = frozenset({str, int, float, bool, bytes})
 
@@ -33,12 +38,49 @@ class _Text(str):
 
 
 def state_table(name: str, *, shared: bool, key_type: Any, value_type: Any, tasks: int) -> KeyedState:
-    """Return the declaration of the table that holds the state of the component `name`."""
+    """Return the declaration of the table that holds the state of the component `name`.
+
+    Text and strings as they are have one type of column, so what is fixed names the form.
+    """
     key = {KEY: str if key_type is None else key_type}
     value = {VALUE: str if value_type is None else value_type}
+    kinds = {KEYS: key_type, VALUES: value_type}
+    fixed = {fact: TEXT if kind is None else str(arrow_type(kind)) for fact, kind in kinds.items()}
     texts = KeyTexts(KEY) if key_type is None else None
-    key = key if shared else {TASK: int, **key}
-    return KeyedState(name, key, value, tasks=None if shared else tasks, key_texts=texts)
+    columns = key if shared else {TASK: int, **key}
+    return KeyedState(
+        name, columns, value, tasks=None if shared else tasks, fixed=fixed, derive=stored_form, key_texts=texts
+    )
+
+
+def _public(value: Any) -> Any:
+    """Return a value that is kept here, as the user gets it: changing it changes nothing without a put."""
+    kind = type(value)
+    return value if kind in _IMMUTABLE else value_of(value) if kind is _Text else deepcopy(value)
+
+
+def stored_form(rows: pa.Table) -> dict[str, str]:
+    """Return the form of keys and values, as far as some rows of the table show it; see `state_table`.
+
+    Texts that are no tagged text are strings as they are; one with quotes is as good as never a string as it is.
+    """
+    found = {}
+    for fact, name in ((KEYS, KEY), (VALUES, VALUE)):
+        kind = rows.schema.field(name).type
+        texts = [text for text in rows[name].to_pylist() if text is not None] if pa.types.is_string(kind) else []
+        if not pa.types.is_string(kind) or not all(map(_is_tagged, texts)):
+            found[fact] = str(kind)
+        elif any(text.startswith('"') for text in texts):
+            found[fact] = TEXT
+    return found
+
+
+def _is_tagged(text: str) -> bool:
+    try:
+        value_of(text)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+    return True
 
 
 class TableKeyValueState(KeyValueState):
@@ -82,8 +124,8 @@ class TableKeyValueState(KeyValueState):
         if value is None:
             self._form.value(None, key, self._where)
         name = key if type(key) is str else self._name(key)
-        if type(value) not in _IMMUTABLE and not self._typed_value:
-            value = _Text(self._form.value(value, key, self._where).decode())
+        if type(value) not in _IMMUTABLE:
+            value = deepcopy(value) if self._typed_value else _Text(self._form.value(value, key, self._where).decode())
         self._written[name] = value
         self._writes += 1
 
@@ -95,9 +137,7 @@ class TableKeyValueState(KeyValueState):
             found = self._read.get(name, _ABSENT)
             if found is _ABSENT:
                 found = self._read[name] = self._fetched(self._handle.get(self._row(name)))
-        if found is None:
-            return default
-        return value_of(found) if type(found) is _Text else found
+        return default if found is None else _public(found)
 
     def delete(self, key: Any) -> Any:
         """Remove `key`; return the value it had, None if it had none."""
@@ -115,7 +155,7 @@ class TableKeyValueState(KeyValueState):
                     f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
                 )
                 raise StateError(msg)
-            yield self._key(key), value_of(value) if type(value) is _Text else value
+            yield self._key(key), _public(value)
 
     def _all(self, written: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
         for row, value in self._handle.items():

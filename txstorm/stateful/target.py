@@ -57,6 +57,7 @@ class StatefulTarget(ExternalTarget):
         self._parallelism = component.parallelism
         self._settings = component.configuration
         self._states: dict[int, State] = {}
+        self._marks: dict[int, int | None] = {}  # the last txid that each state has committed
         self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
         self._groups: list[TurnGroup] = []
         self._epoch = 0
@@ -147,6 +148,7 @@ class StatefulTarget(ExternalTarget):
                     state.rollback()
             elif prepared is not None and prepared not in decided:
                 self._recover([task], (prepared, PREPARING))
+            self._marks[task] = last
         self._raise_failure()
 
     def _check_parallelism(self, *, fresh: bool) -> None:
@@ -272,6 +274,18 @@ class StatefulTarget(ExternalTarget):
         for task in sorted({self._index(turn.task) for turn in due}) if self.has_states else ():
             with reached(self.where(task), f"commit txid {txid}"):
                 self._states[task].commit(txid)
+        self._marks.update((self._index(turn.task), txid) for turn in turns)
+
+    def check_mark(self, task: int) -> None:
+        """Raise `TableCorrupt` unless the state of `task` is where its last commit has left it."""
+        index = self._index(task)
+        last, mark = self._states[index].last_committed(), self._marks.get(index)
+        if last != mark:
+            msg = (
+                f"{self.where(task)}: expected {mark or 'nothing'} as last committed txid, found {last or 'nothing'}: "
+                "it was lost, or is an older copy; restore it, or accept it at a start with state_may_be_lost=true"
+            )
+            raise TableCorrupt(msg)
 
     def _is_done(self, task: int, txid: int) -> bool:
         if not self.has_states:
@@ -312,6 +326,10 @@ class StatefulTarget(ExternalTarget):
         if self._failure is None:
             self._failure = TopologyFailed(msg)
             self._failure.__cause__ = error
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with `error` once the transaction at hand is discarded."""
+        self._failure = self._failure or error
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Never, cast
 import pyarrow as pa
 
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, EmitError, ReportedFailedException, StateError
+from txstorm.errors import BlockedError, EmitError, ReportedFailedException, StateError, TableCorrupt
 from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.stateful.bolt import StatefulHooks
 from txstorm.storage.rows.schema import TXID
@@ -98,9 +98,14 @@ class TaskTurn:
         with self._lock:
             self.check()
             if self._target.has_states:
-                with self.reached("be prepared"):
-                    self._target.state(self.task).prepare_commit(self.txid)
-                    self.prepared = True
+                try:
+                    with self.reached("be prepared"):
+                        self._target.check_mark(self.task)
+                        self._target.state(self.task).prepare_commit(self.txid)
+                        self.prepared = True
+                except TableCorrupt as error:  # no replay, and no dead letter, can mend that
+                    self._target.fail(error)
+                    raise
 
     def discard(self) -> None:
         """Let the attempt do nothing more."""

@@ -120,7 +120,9 @@ class StatefulWindowCommitter(WindowCommitter):
         self.external = part.external  # type: ignore[misc]  # per object
         field = self.bolt.message_id_field
         key = {"task": int, "source": str, "source_task": int}
-        self.ids = None if field is None else KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism)
+        sources = tuple(dict.fromkeys(one.component for one in site.inputs))
+        ids = KeyedState(f"{site.id}-ids", key, IDS, tasks=site.parallelism, tasks_of=sources)
+        self.ids = None if field is None else ids
         if field is not None:
             self.checks += (partial(_ids, windows.plan, field),)
         self.internal_states |= {one.name for one in (self.table, self.ids) if one is not None}

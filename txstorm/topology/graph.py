@@ -165,7 +165,8 @@ class Topology:
     @cached_property
     def states(self) -> dict[str, tuple[KeyedState, ...]]:
         """Committer → the states it declares, in attribute order; omits committers that declare none."""
-        return {owner: found for owner, found in self._tables(KeyedState).items() if found}
+        tables = self._tables(KeyedState).items()
+        return {owner: tuple(self._with_tasks(one) for one in found) for owner, found in tables if found}
 
     @cached_property
     def sinks(self) -> dict[str, tuple[SinkTable, ...]]:
@@ -251,6 +252,11 @@ class Topology:
     def _tables(self, kind: type[Table]) -> dict[str, tuple[Table, ...]]:
         committers = (component for component in self.components if component.kind == "committer")
         return {component.id: found_tables(component.object, kind) for component in committers}
+
+    def _with_tasks(self, state: KeyedState) -> KeyedState:
+        """Return a state whose fixed facts include the parallelism of the components whose tasks its rows name."""
+        tasks = {f"tasks of {name!r}": str(self.component(name).parallelism) for name in state.tasks_of}
+        return replace(state, fixed={**(state.fixed or {}), **tasks}) if tasks else state
 
     def _shape(self, component: Component) -> dict[str, Any]:
         maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]

@@ -16,16 +16,17 @@ SPREADING = ("shuffle", "local_or_shuffle", "all", "none")
 log = logging.getLogger("txstorm.topology")
 
 
-def rebalanced(topology: Topology, chosen: Mapping[str, int]) -> Topology:
+def rebalanced(topology: Topology, chosen: Mapping[str, int], *, again: bool = False) -> Topology:
     """Return `topology` with the parallelism in `chosen` (component → number of tasks); other components keep theirs.
 
-    Keyed state needs no migration: the task of a key is computed from the key and the number of tasks.
+    Keyed state needs no migration: the task of a key is computed from the key and the number of tasks. `again`: whether
+    it was so before, so that others know these tasks.
 
     Raises:
         InputError: `chosen` has faults, all of which are listed: unknown components, numbers out of range, components
             whose number is fixed.
     """
-    faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks)]
+    faults = [fault for name, tasks in chosen.items() for fault in _faults(topology, name, tasks, again=again)]
     if faults:
         raise InputError("\n".join(faults))
     components = tuple(
@@ -55,7 +56,7 @@ def rebalanced_before(topology: Topology, known: Mapping[str, Mapping[str, int]]
     if not chosen:
         return topology
     try:
-        made = rebalanced(topology, chosen)
+        made = rebalanced(topology, chosen, again=True)
     except InputError as error:
         log.warning(
             "topology %s: the code no longer allows the earlier rebalance; using the parallelism of the code: %s",
@@ -67,7 +68,7 @@ def rebalanced_before(topology: Topology, known: Mapping[str, Mapping[str, int]]
     return made
 
 
-def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
+def _faults(topology: Topology, name: str, tasks: int, *, again: bool) -> Iterator[str]:
     try:
         component = topology.component(name)
     except InputError as unknown:
@@ -75,14 +76,22 @@ def _faults(topology: Topology, name: str, tasks: int) -> Iterator[str]:
         return
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= MAX_PARALLELISM:
         yield f"component {name!r}: expected a number of tasks from 1 to {MAX_PARALLELISM}, got {tasks!r}"
-    elif tasks != component.parallelism and (reason := _fixed(topology, component, tasks)):
+    elif tasks != component.parallelism and (
+        reason := _fixed(topology, component, tasks) or (None if again else _named(topology, name))
+    ):
         yield f"component {name!r} cannot go from {counted(component.parallelism, 'task')} to {tasks}: {reason}"
+
+
+def _named(topology: Topology, name: str) -> str | None:
+    """Return the reason why no other component can do with other tasks of this one; None if all can."""
+    bound = [owner for owner, states in topology.states.items() if any(name in one.tasks_of for one in states)]
+    return f"{bound[0]!r} knows the message ids of each of its tasks, and would drop new ones" if bound else None
 
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     """Return the reason why `component` cannot run with `tasks` tasks; None if it can."""
     managed, states = topology.managed.get(component.id), topology.states.get(component.id, ())
-    if any(one.tasks is not None and one.fixed is not None for one in states):
+    if any(one.tasks is not None and one.fixed and not (one.derive or one.tasks_of) for one in states):
         return (
             "its windows belong to its tasks; declare windows with_key and group its inputs by the key: they can move"
         )

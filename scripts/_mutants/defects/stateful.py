@@ -185,4 +185,32 @@ MUTANTS = (
         "False",
         "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",
     ),
+    Mutant(
+        "a_store_that_is_emptied_during_a_run_counts_from_nothing",
+        "StatefulTarget.check_mark",
+        "last != mark",
+        "False",
+        "tests/stateful/test_stateful_topologies.py::test_a_store_that_is_emptied_in_the_middle_of_a_run_ends_it",
+    ),
+    Mutant(
+        "a_list_of_a_typed_state_is_not_copied_when_it_is_put",
+        "TableKeyValueState.put",
+        "deepcopy(value)",
+        "value",
+        "tests/stateful/test_stateful_topologies.py::test_a_list_of_a_typed_state_changes_only_by_a_put_whatever_the_batches",
+    ),
+    Mutant(
+        "the_form_of_a_state_is_not_derived",
+        "DeclaredTable._derived",
+        "derive is None or not files",
+        "True",
+        "tests/stateful/test_stateful_topologies.py::test_types_of_a_state_are_those_of_the_first_run_also_in_a_directory_that_does_not_record_them",
+    ),
+    Mutant(
+        "tasks_whose_ids_are_known_may_change",
+        "Topology._with_tasks",
+        "state.tasks_of",
+        "()",
+        "tests/stateful/test_stateful_windows.py::test_known_ids_are_those_of_a_number_of_tasks",
+    ),
 )

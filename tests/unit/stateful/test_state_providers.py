@@ -151,7 +151,7 @@ class ForgetsWithTheObject(MemoryStateProvider):
 class ForgetsPreparedContent(StoredKeyValueState):
     def prepare_commit(self, txid):
         super().prepare_commit(txid)
-        self._store.prepare(self._prepared_place(txid), {})
+        self._store.prepare(self._prepared_place(txid), {}, self._store.places()[0])
 
     def _prepared_place(self, txid):
         return self._store.places()[1]

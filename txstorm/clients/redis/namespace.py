@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from txstorm.clients.redis.connection import RedisAddress, connect, reached
-from txstorm.errors import FencedError, StateError
+from txstorm.errors import FencedError, StateError, TableCorrupt
 
 FORMATS = ("1", "2")
 """Formats of namespaces: 1, or 2 if texts of keys are of the one form of equal keys (`txstorm.keys.EQUAL`)."""
@@ -39,6 +39,8 @@ elseif action == 'begin' then
 elseif action == 'add' then
     for i = 4, #ARGV, 2 do redis.call('HSET', prepared, ARGV[i], ARGV[i + 1]) end
 elseif action == 'seal' then
+    local committed = redis.call('HGET', mark, 'committed') or ''
+    if ARGV[5] and committed ~= ARGV[5] then return {'lost', committed} end
     redis.call('HSET', mark, 'prepared', ARGV[4])
 elseif action == 'commit' then
     local found = redis.call('HGET', mark, 'prepared') or ''
@@ -121,14 +123,17 @@ class RedisNamespace:
         committed, prepared = (None if one is None else one.decode() for one in found)
         return committed, prepared
 
-    def prepare(self, place: str, changes: Mapping[bytes, bytes | None]) -> None:
-        """Keep `changes` as those of `place`, in place of earlier ones; nothing is prepared until all are stored."""
+    def prepare(self, place: str, changes: Mapping[bytes, bytes | None], after: str | None = None) -> None:
+        """Keep `changes` as those of `place`, in place of earlier ones; nothing is prepared until all are stored.
+
+        `after`: the place that must be committed, empty for none; None: any. Raises `TableCorrupt` if another one is.
+        """
         self._run("begin")
         rest = iter(changes.items())
         while chunk := list(islice(rest, CHUNK)):
             pairs = ((key, DELETED if value is None else VALUE + value) for key, value in chunk)
             self._run("add", *(part for pair in pairs for part in pair))
-        self._run("seal", place)
+        self._run("seal", place, *([] if after is None else [after]))
 
     def commit(self, place: str) -> None:
         """Apply the prepared changes of `place`."""
@@ -164,6 +169,12 @@ class RedisNamespace:
                 f"{self._label}: expected that of {self._owner}, found that of {found}; name the component "
                 "differently, or use another database of the server"
             )
+        elif outcome == "lost":
+            msg = (
+                f"{self._label}: expected {arguments[1]!r} as last committed, found {found or 'nothing'}: it was "
+                "emptied, or replaced by a copy; restore it, or accept it at the next start with state_may_be_lost=true"
+            )
+            raise TableCorrupt(msg)
         elif outcome == "format":
             known = " or ".join(FORMATS)
             msg = f"{self._label}: expected format {known}, found {found}: a newer txstorm wrote it; upgrade this one"

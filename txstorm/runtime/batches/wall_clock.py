@@ -7,7 +7,7 @@ a jump is not believed at once: see `StampClock`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -70,12 +70,20 @@ class StampClock:
         self._last: int | None = None
         self.settled = True
 
-    def open(self, last: int | None) -> None:
-        """Compare the clock with the last time known of earlier runs, `last`, in microseconds. Call once, first."""
+    def open(self, last: int | None, seen: Callable[[], int | None] = lambda: None) -> None:
+        """Compare the clock with the last time known of earlier runs; call once, first.
+
+        Args:
+            last: the last stamp, in UTC microseconds; None: there is none.
+            seen: called if that is long ago; returns what `seen` was of the last run, which may have been idle.
+        """
         boot, self._ahead = self._read()
+        short = HOUR if self._max_stop is None else min(HOUR, self._max_stop)
+        if last is not None and boot + self._ahead - last > short:
+            last = max(last, seen() or last)
         self._last = last
         stop = 0 if last is None else boot + self._ahead - last
-        if last is None or stop <= min(HOUR, HOUR if self._max_stop is None else self._max_stop):
+        if last is None or stop <= short:
             return
         text = f"{_span(stop)} have passed, by this machine's clock, since {time_of(last)}, the last time known"
         if self._accepted or self._max_stop is None or stop <= self._max_stop:
@@ -112,7 +120,7 @@ class StampClock:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the clock, for the status; None if it is believed."""
+        """The reason to doubt the clock, for the status; None if it is believed."""
         doubt = self._doubt
         return None if doubt is None else doubt.text
 

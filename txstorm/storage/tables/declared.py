@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from txstorm.api.names import field_fault, name_fault
 from txstorm.api.state import CHANGES as CHANGES_LAYOUT
@@ -38,8 +39,11 @@ from txstorm.storage.tables.identity import (
 )
 from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
+from txstorm.typed import restored
 
 LETTERS_REF = TableRef(LETTERS, "")
+SHOWN_ROWS = 1000
+"""Number of rows of a table of before from which facts are derived that it does not record."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +206,11 @@ class DeclaredTable:
             raise StateError(msg)
 
     def _check_fixed(self, found: DeltaTableState) -> None:
-        declared = self.table.fixed if isinstance(self.table, KeyedState) else None
+        declared = (self.table.fixed if isinstance(self.table, KeyedState) else None) or {}
         was = json.loads(found.handle.properties.get(FIXED, "null"))
-        if declared is None or was is None or was == declared:
+        if was is None:  # of before it was recorded
+            was = {**declared, **self._derived(found)}
+        if was == declared:
             return
         names = [name for name in {**was, **declared} if was.get(name) != declared.get(name)]
         before, now = (
@@ -215,6 +221,20 @@ class DeclaredTable:
             "to the former, or give the component another id, which starts without what is stored"
         )
         raise StateError(msg)
+
+    def _derived(self, found: DeltaTableState) -> Mapping[str, str]:
+        """Return what some rows of a table show of the facts that it does not record."""
+        derive = self.table.derive if isinstance(self.table, KeyedState) else None
+        files = found.handle.files() if derive is not None else ()
+        if derive is None or not files:
+            return {}
+        batches = pq.ParquetFile(found.path / files[-1].path).iter_batches(SHOWN_ROWS)
+        return derive(restored(pa.Table.from_batches([next(batches)]), found.handle.schema))
+
+    def lacks(self, found: DeltaTableState) -> dict[str, str]:
+        """Return the fixed facts that the existing table `found` does not record."""
+        facts = self.about(found.ref)
+        return {FIXED: facts[FIXED]} if FIXED in facts and FIXED not in found.handle.properties else {}
 
     def _check_tasks(self, found: DeltaTableState) -> None:
         declared = self.table.tasks if isinstance(self.table, KeyedState) else None

@@ -100,4 +100,7 @@ def test_an_accepted_start_or_one_without_a_limit_goes_on() -> None:
     clock.accept()
     assert not clock.holds() and clock.now() == START * 1_000_000
     assert not clock_of(machine, START - YEAR, max_stop="none").holds()
+    idle = StampClock(machine, Settings(), "words", ("count",))
+    idle.open((START - YEAR) * 1_000_000, lambda: (START - 30) * 1_000_000)  # it ran, and its source was silent
+    assert not idle.holds()
     assert clock_of(machine, START - 100, max_stop=timedelta(seconds=60).total_seconds()).holds()
