@@ -60,10 +60,12 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind in _AS_GIVEN:
         return value
-    if isinstance(value, np.generic) and value.dtype.kind in "biuf" and not isinstance(value, float):
-        item = value.item()
-        return value if isinstance(item, np.generic) else plain(item)
-    make = _PLAIN.get(kind) or next((make for base, make in _PLAIN.items() if isinstance(value, base)), None)
+    make = _PLAIN.get(kind)
+    if make is None:
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf" and not isinstance(value, float):
+            item = value.item()
+            return value if isinstance(item, np.generic) else plain(item)
+        make = next((make for base, make in _PLAIN.items() if isinstance(value, base)), None)
     return value if make is None else make(value)
 
 
@@ -150,16 +152,13 @@ def text(value: Any, form: int = EQUAL) -> str:
     Raises:
         StateError: the value cannot be part of a key.
     """
-    return _text(value if form == WRITTEN else _part(value), value)
+    return _text(value if form == WRITTEN else _parts(value), value)
 
 
 def row_text(values: Iterable[Any], form: int = EQUAL) -> str:
     """Return the text of a key of several fields, a JSON list of the texts of its values; raise as `canonical` does."""
     values = list(values)
-    if form != WRITTEN:
-        values = [plain(value) for value in values]
-        canonical(values)
-    return _text(values, values)
+    return _text(values if form == WRITTEN else [_part(value, 63) for value in values], values)
 
 
 def row_texts(columns: Sequence[pa.Array], form: int = EQUAL) -> pa.Array:
@@ -248,13 +247,19 @@ def any_text(value: Any) -> str:
         return repr(value)
 
 
-def _part(value: Any) -> Any:
-    """Return the form of a value that can be part of a key, or a tuple of such; raise `StateError` for another one."""
+def _parts(value: Any) -> Any:
+    """Return the form of a value that can be part of a key, or of a tuple of such; raise `StateError` for another."""
+    return tuple(map(_parts, value)) if isinstance(value, tuple) else _part(value, _MOST_BITS)
+
+
+def _part(value: Any, bits: int) -> Any:
+    """Return the form of a value that can be part of a key; `bits`: size of the largest int."""
     value = plain(value)
-    if type(value) is tuple:
-        return tuple(map(_part, value))
-    if type(value) is not int or value.bit_length() > _MOST_BITS:
-        canonical_value(value)
+    kind = type(value)
+    if kind not in _ENCODERS or kind is datetime or (kind is int and value.bit_length() > bits):
+        canonical_value(value)  # the error says what is wrong
+    elif kind is str and not value.isascii():
+        _str_bytes(value)
     return value
 
 

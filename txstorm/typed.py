@@ -115,6 +115,8 @@ def decimal_digits(value: Decimal) -> str:
 
     An exponent costs a few bytes of input, and must not be written out to billions of zeros.
     """
+    if abs(value.adjusted()) < LONGEST and len(text := format(value, "f")) <= LONGEST:  # the usual case
+        return text
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or max(len(digits), len(digits) + exponent, -exponent) <= LONGEST:
         return format(value, "f")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
 
 import pytest
 from fed import fed_bolt
@@ -347,22 +344,6 @@ def test_ids_by_default_are_txid_and_number():
             running.commit(feed(running, "a@5 a@5", "u@5 u@5"))
         assert ids(running.state("join-left")) == ["1/0", "1/1", "2/0", "2/1"]
         assert ids(running.state("join-right")) == ["1/2", "1/3", "2/2", "2/3"]
-
-
-ONE = Decimal("1.5"), Decimal("1.50"), Decimal("15E-1")
-
-
-@pytest.mark.parametrize("columns", [None, {"key": float}])
-def test_equal_numbers_are_one_key_however_they_come(columns):
-    sides = {name: {"columns": columns} for name in ("left", "right")}
-    with driver(topology(**sides)) as running:
-        numbers = [0.0, -0.0, math.nan] if columns else [0.0, -0.0, math.nan, *ONE]
-        running.commit(running.feed({"l": [("a", 0.0, 5, None)], "r": []}))
-        for key in numbers[1:]:
-            running.commit(running.feed({"l": [("b", key, 5, None)], "r": [("u", key, 5, None)]}))
-        running.commit(running.feed({"l": [("c", None, 5, None)], "r": [("v", None, 5, None)]}))
-        running.commit(running.end_of_input())
-        assert Counter(running.emitted("join")) == {("a", "u"): 1, ("b", "u"): 2 if columns else 11}
 
 
 def test_keys_of_several_fields():

@@ -22,7 +22,7 @@ import txstorm
 from txstorm import Duration, TransactionalTopologyBuilder, keys
 from txstorm.api.join_store import StoreRow
 from txstorm.api.state import ARROW_TYPES
-from txstorm.errors import StateError
+from txstorm.errors import InputError, StateError
 from txstorm.joins import Deduplicator, IntervalJoin, JoinBolt, LookupJoin, MemoryStore, Side, StoreFeed, StoreJoin
 from txstorm.state.external.map_rows import key_text
 from txstorm.stateful.memory import MemoryStateProvider
@@ -121,6 +121,32 @@ def test_equal_keys_are_one_key_in_all_components(kind: str, apart: bool, tmp_pa
             assert sorted(row[1] for row in driver.emitted(name)) == [1, 1, 2], name
         if typed and not floats:
             assert sorted(row[-1] for row in driver.emitted("sums")) == [1, 2]
+
+
+def test_keys_of_different_declared_types_are_refused_at_the_build(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "table", pa.table({"k": pa.array([1])}))
+    fields, ten = ("k", "j", "ts", "id"), Duration.seconds(10)
+
+    def sides(*types: type) -> list[Side]:
+        columns = [{"k": kind, "j": int} for kind in types]
+        return [
+            Side("feed", name, key=["j", "k"], time="ts", id="id", columns=one)
+            for name, one in zip("lr", columns, strict=True)
+        ]
+
+    window = JoinBolt("l", "k").join("r", "j", "l").with_timestamp_field("ts").with_tumbling_window(ten)
+    columns = {"k": str, "j": int, "ts": int, "id": str}
+    for bolt in (
+        IntervalJoin(*sides(int, Decimal), before=ten),
+        window.with_columns(columns),
+        LookupJoin(sides(float, int)[0], tmp_path / "table", on="k"),
+    ):
+        builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": fields, "r": fields}))
+        declarer = builder.set_bolt("bolt", bolt)
+        for stream in "l" if isinstance(bolt, LookupJoin) else "lr":
+            declarer.global_grouping("feed", stream)
+        with pytest.raises(InputError, match=r"key fields '.' and '.' have the types .* so none would match"):
+            builder.build_topology()
 
 
 @pytest.mark.parametrize("kind", EQUAL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from decimal import Decimal
 
 import pytest
 from servers.running import start_redis
@@ -35,6 +36,18 @@ def test_the_word_count_of_the_source_document_in_redis(redis):
         driver.restart(net(WordCount(), **settings(redis)))
         driver.commit(5)
         assert content(redis) == counted(LINES)
+
+
+def test_equal_keys_are_one_key_and_a_namespace_of_before_keeps_its_form(redis):
+    from txstorm.clients.redis.connection import redis as client
+
+    client.Redis("127.0.0.1", redis.ports[0]).hset("{before}:mark", mapping={"format": "1", "epoch": "0"})
+    for name, wanted in (("new", [("1.5", 2)]), ("before", [("1.5", 1), ("1.50", 2)])):
+        for number, key in enumerate(("1.5", "1.50"), 1):
+            state = RedisStateProvider().new_state(name, redis.conf())
+            state.put(Decimal(key), number)
+            state.commit()
+        assert sorted((str(key), value) for key, value in state) == wanted
 
 
 class Slow(TypedWordCount):

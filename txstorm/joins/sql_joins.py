@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -39,12 +41,14 @@ def numbered_keys(columns: Mapping[str, Iterable[Any]]) -> dict[str, Numbers]:
 
 
 def _other(value: Any) -> Any:
-    value = plain(value)
+    value = value if type(value) in _TAGGED else plain(value)
     return value if type(value) in _PLAIN else canonical_value(value)
 
 
 _PLAIN = frozenset({str, int, type(None)})
 """Types whose values differ from those of all other keys as they are."""
+_TAGGED = frozenset({bool, float, bytes, date, datetime, Decimal})
+"""Types of other keys, which are known by their bytes."""
 
 
 def pairs(probe: Numbers, build: Numbers, *, keep: bool) -> tuple[Numbers, Numbers]:

@@ -99,20 +99,29 @@ def old_texts(place: Directory, owner: TopologyIdentity, refs: Sequence[TableRef
 
     The state of a stateful bolt has no sign of it before a start of this version.
     """
-    found, unknown = [], []
-    for ref in refs:
-        if ref.kind != CHANGES:
-            continue
-        changes = place.table(owner, ref)
-        properties = changes.handle.properties
-        if changes.until() is not None or properties.get(FORMAT) != FORMATS[0]:
-            continue
-        marker = _marker(changes.handle)
-        if marker is not None:
-            found.append(OldTexts(changes, place.table(owner, TableRef(STATE, ref.name)), marker))
-        elif key_names_of(properties)[-1:] == ["key"] and changes.handle.schema.names.count("value"):
-            unknown.append(ref.name)
+    opened = (place.table(owner, ref) for ref in refs if ref.kind == CHANGES)
+    tables = [(one, _marker(one.handle)) for one in opened if one.until() is None]
+    old = [one for one, _ in tables if one.handle.properties.get(FORMAT) == FORMATS[0]]
+    marked = {_component(one.ref.name) for one, marker in tables if one in old and marker is not None}
+    found = [
+        # All tables of a component have texts in the form of its oldest one.
+        OldTexts(one, place.table(owner, TableRef(STATE, one.ref.name)), marker)
+        for one, marker in tables
+        if marker is not None and _component(one.ref.name) in marked
+    ]
+    unmarked = [one for one, marker in tables if one in old and marker is None]
+    unknown = [
+        one.ref.name
+        for one in unmarked
+        if key_names_of(one.handle.properties)[-1:] == ["key"] and "value" in one.handle.schema.names
+    ]
     return found, unknown
+
+
+def _component(state: str) -> str:
+    for part in ("-progress", "-tuples", "-due"):
+        state = state.removesuffix(part)
+    return state
 
 
 def _marker(table: DeltaHandle) -> Marker | None:

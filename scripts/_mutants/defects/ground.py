@@ -19,8 +19,8 @@ MUTANTS = (
     ),
     Mutant(
         "times_in_lists_are_not_looked_at",
-        "_has_times",
-        "return any(_has_times(kind.field(i).type) for i in range(kind.num_fields))",
+        "_has",
+        "return any(_has(is_wanted, kind.field(i).type) for i in range(kind.num_fields))",
         "return False",
         "tests/unit/test_typed.py",
     ),

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "zero_decimals_have_exponents",
         "json_value",
-        "format(value, 'f')",
+        "decimal_digits(value)",
         "str(value)",
         "tests/unit/results/test_read.py",
     ),

@@ -282,6 +282,7 @@ def _hashable(keys: Iterable[Key], where: str) -> Iterable[Key]:
         try:
             hash(key)
         except TypeError:
-            msg = f"{where}: key {shown(key)} cannot be a key; use str, int, bool, bytes, datetime, date or a tuple"
+            kinds = "str, int, bool, bytes, datetime, date, Decimal, None or a tuple"
+            msg = f"{where}: key {shown(key)} cannot be a key; use {kinds}"
             raise StateError(msg) from None
         yield key

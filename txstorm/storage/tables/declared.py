@@ -164,9 +164,7 @@ class DeclaredTable:
                 raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
-        """Whether columns, key, layout, format or time to live of the table `found` differ from the declaration."""
-        if isinstance(self.table, KeyedState) and self.stored(found) != self.table:
-            return True
+        """Whether columns, key, layout or time to live of the existing table `found` differ from the declaration."""
         try:
             self.checked(found)
         except StateError:

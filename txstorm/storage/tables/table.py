@@ -23,7 +23,7 @@ from txstorm.clients.files import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
 from txstorm.storage.rows.schema import OP, schema_differences
 from txstorm.storage.rows.ttl import TTL
-from txstorm.storage.tables.identity import KEYS, LAYOUT, VALUES, TableRef, TopologyIdentity
+from txstorm.storage.tables.identity import FORMAT, KEYS, LAYOUT, VALUES, TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, STATE, IntentTable
 from txstorm.storage.tables.merge_layout import merged_files
 from txstorm.storage.tables.staging import checked_bytes, data_file
@@ -202,7 +202,8 @@ class DeltaTableState(TransactionalTable):
             BlockedError: the commit cannot be made.
         """
         others = {key: text for key, text in self._handle.properties.items() if key not in _DECLARED}
-        properties = {**others, **self.owner.properties(), **about}
+        form = {FORMAT: self._handle.properties[FORMAT]}  # other tables of the component may have rows in this form
+        properties = {**others, **self.owner.properties(), **about, **form}
 
         def made() -> Commit:
             label = "txstorm other columns, before any row"

@@ -52,6 +52,7 @@ KEYS: tuple[Any, ...] = (
     date(2026, 1, 2),
     Decimal("1.5"),
     Decimal("-1e-7"),
+    0.5,
     ("a", 1),
     ("a", "1"),
     (b"a", date(2026, 1, 2), Decimal("0.1")),
