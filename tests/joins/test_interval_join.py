@@ -13,7 +13,7 @@ from join_cases import EPOCH, FIELDS, driver, feed, ids, rows, side, topology
 from runs import ended
 
 from txstorm import CompositeSpout, Duration, WindowAggregate
-from txstorm.errors import StateError
+from txstorm.errors import StateError, TopologyFailed
 from txstorm.joins import IntervalJoin
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.results.joins import ComponentJoin
@@ -57,6 +57,21 @@ def test_all_fields_come_back_as_they_were() -> None:
     assert [type(row[0]) for row in found] == [type(value) for value in values]
     assert [row[:4] for row in found] == left
     assert [row[4] for row in found] == [None if value is None else value for value in values]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_row_far_ahead_is_joined_and_holds_the_others_up_for_a_day_at_most(tasks: int) -> None:
+    """Rows of 2031 on both sides; a given bound makes them errors, and None lets them move the positions."""
+    far, day = 1_940_000_000_000, 86_400_000
+    for clock, expected in (({}, ["a", "f"]), ({"max_ahead": None}, ["f"])):
+        with driver(build(tasks, clock, clock)) as running:
+            fed(running, f"f.f@{far}", f"g.f@{far - 1}")
+            fed(running, "", f"b.a@{2 * day - 1}", at=2 * day)
+            fed(running, f"a.a@{2 * day}")
+            running.commit(running.end_of_input())
+            assert sorted(row[0] for row in running.emitted("join")) == expected
+    with driver(build(tasks, {"max_ahead": timedelta(hours=1)})) as running, pytest.raises(TopologyFailed, match="'f'"):
+        feed(running, f"f.f@{far}", "")
 
 
 def test_state_has_typed_columns_as_of_any_transaction() -> None:

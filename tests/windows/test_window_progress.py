@@ -11,7 +11,7 @@ import pytest
 from runs import ended
 from window_cases import Report
 
-from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.errors import FailedException
 from txstorm.monitor.live import as_html, line
 from txstorm.runtime.watch import Watcher
@@ -65,6 +65,9 @@ def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> No
         "delay": last.delay.total_seconds(),
         "fired": 0,
         "late": 1,
+        "ahead": 0,
+        "waiting": 0,
+        "held_back_by": {"component": "feed", "stream": "default", "partition": "", "since": 0.0},
     }
     total = handle.progress.windows["w"]
     assert (total.watermark, total.fired, total.late) == (last.watermark, 3, 1)
@@ -82,6 +85,21 @@ def test_an_attempt_that_fails_counts_nothing(tmp_path: Path) -> None:
     assert (total.fired, total.late, total.delay) == (3, 1, None)
     assert handle.progress.replays > 0
     assert "watermark end of input, 3 windows fired" in line(Watcher(handle)())
+
+
+def test_ends_that_wait_and_tuples_ahead_are_counted_and_told_once(tmp_path: Path, caplog: Any) -> None:
+    """A tuple of 1970 makes all ends since then due; one of the year 9999 counts as ahead. Each is warned of once."""
+    rows = [("a", 0), ("b", 8029 * 365 * 86400), ("a", 1), ("b", 8029 * 365 * 86400)]
+    builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([rows], ("id", "ts"), take=1))
+    bolt = Report().with_window(Count(3), Duration.seconds(1)).with_timestamp_field("ts", unit="s")
+    builder.set_bolt("w", bolt, 2).fields_grouping("feed", ["id"])
+    handle = ended(builder.set_settings({"max_ends_per_txid": 1}).build_topology(), tmp_path / "data", until_txid=5)
+    last, shown = handle.recentProgress[-1].windows["w"], handle.status["windows"]["w"]
+    assert (last.late, shown["ahead"], last.waiting > 10**9, last.waiting_rate) == (0, 2, True, 1)
+    assert shown["waiting"] == last.waiting
+    assert last.waiting_since == datetime(1970, 1, 1, tzinfo=UTC)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [sum(text in one for one in warned) for text in ("window ends are due", "1 tuple of feed/default")] == [1, 1]
 
 
 def test_a_task_that_is_repeated_without_a_window_reports_once(tmp_path: Path) -> None:

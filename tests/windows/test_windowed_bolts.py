@@ -8,7 +8,7 @@ from fed import fed_bolt
 from window_bolts import Emitting
 from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
-from txstorm import Count, Duration, KeyedState, WindowedBolt
+from txstorm import Count, Duration, KeyedState, WindowAggregate, WindowedBolt
 from txstorm.errors import StateError
 from txstorm.results.windowed_components import component_windows
 
@@ -174,6 +174,60 @@ def test_aware_datetimes_and_extractors_give_timestamps():
     ):
         with driver(topology(bolt.with_tumbling_window(timedelta(seconds=10)))) as running:
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
+
+
+def far(kind, year, **clock):
+    """Return a topology with windows of ten seconds that count tuples, and a time of that year in seconds."""
+    bolt = Emitting("end n", lambda window: (window.end, len(window.get())))
+    bolt = WindowAggregate("id", n="count") if kind == "aggregate" else bolt
+    bolt.with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    for name, most in clock.items():
+        getattr(bolt, name)(most)
+    start = (datetime(year, 6, 1, tzinfo=UTC) - EPOCH) // timedelta(seconds=1)
+    return topology(bolt, parallelism=2, group="id", settings={"on_error": "dead_letter"}), start
+
+
+def at_the_end(running):
+    """Return the number of tuples in all windows of each minute, after the end of input."""
+    running.commit(running.end_of_input())
+    found = {}
+    for *_, end, n in running.emitted("w"):
+        found[shown(end)] = found.get(shown(end), 0) + n
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bolt", "aggregate"])
+@pytest.mark.parametrize("year", [2031, 9999])
+def test_data_far_ahead_of_the_clock_is_complete_at_the_end_of_input(year, kind):
+    """No tuple is late, whatever the order and the cuts, and none is lost."""
+    for cut in (1, 2, 6):
+        made, start = far(kind, year)
+        given = [(f"e{n}", start + of) for n, of in enumerate((31, 2, 55, 3, 18, 1))]
+        with driver(made) as running:
+            for first in range(0, len(given), cut):
+                assert committed(running, given[first : first + cut], first) == []
+                running.restart()
+            assert at_the_end(running) == {"0:00:10": 3, "0:00:20": 1, "0:00:40": 1, "0:01:00": 1}
+
+
+@pytest.mark.parametrize("kind", ["bolt", "aggregate"])
+def test_one_tuple_far_from_the_clock_leaves_the_others_in_their_windows(kind):
+    """From a day later on, unless the declaration lets it move the watermark; it can also be an error, of it alone."""
+    hours = Duration.hours(2)
+    cases = {
+        "ahead: stays": ({}, 1, {"10:00:10": 2, "0:00:10": 1}),
+        "ahead: an error": ({"with_max_ahead": hours}, 1, {"10:00:10": 2}),
+        "ahead: moves": ({"with_max_ahead": None}, 1, {"10:00:10": 1, "0:00:10": 1}),
+        "behind: stays": ({}, 0, {"0:00:10": 1, "10:00:10": 2}),
+        "behind: an error": ({"with_max_behind": hours}, 0, {"10:00:10": 2}),
+    }
+    for name, (declared, ahead, expected) in cases.items():
+        made, start = far(kind, 2031, **declared)
+        now, later = 10 * 3600, 58 * 3600
+        with driver(made, now) as running:
+            committed(running, [("a", now + 1), ("far", start + 1 if ahead else 1)], now + 2)
+            committed(running, [("b", later + 3)], later + 4)
+            assert at_the_end(running) == expected, name
 
 
 # -- keys, forms and state ---------------------------------------------------------------------------------------------

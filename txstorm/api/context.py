@@ -108,6 +108,9 @@ class WindowProgress:
         kind: what the component is: ``windows``; ``join`` or ``feed``, whose watermark is the position of the right
             side; or ``sync``, whose watermark is the consumed time.
         waiting: number of window ends that the watermark has reached, but that have not fired.
+        waiting_since: the time of the oldest tuple of the first of them, when they began to wait; None if none waits.
+        waiting_rate: how many of them a transaction fires.
+        ahead: number of tuples that were too far ahead of the stamp to move the watermark as far as they say.
     """
 
     watermark: datetime | None = None
@@ -117,6 +120,9 @@ class WindowProgress:
     held_back_by: HeldBack | None = None
     kind: str = "windows"
     waiting: int = 0
+    ahead: int = 0
+    waiting_since: datetime | None = None
+    waiting_rate: int = 0
 
     def label(self, component: str) -> str:
         """Return how the component is called in lines that show its progress."""
@@ -127,7 +133,8 @@ class WindowProgress:
         if before is None:
             return self
         held = self.held_back_by or before.held_back_by
-        return replace(self, fired=self.fired + before.fired, late=self.late + before.late, held_back_by=held)
+        numbers = {name: getattr(self, name) + getattr(before, name) for name in ("fired", "late", "ahead")}
+        return replace(self, held_back_by=held, **numbers)
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as JSON: the watermark in ISO 8601 or ``end of input``, the delay in seconds."""
@@ -137,7 +144,11 @@ class WindowProgress:
             "delay": None if self.delay is None else self.delay.total_seconds(),
             "fired": self.fired,
             "late": self.late,
+            "ahead": self.ahead,
+            "waiting": self.waiting,
         }
+        if self.waiting_since is not None:
+            shown |= {"waiting_since": self.waiting_since.isoformat(), "waiting_rate": self.waiting_rate}
         held = self.held_back_by
         if held is not None:
             shown["held_back_by"] = {**held._asdict(), "since": held.since.total_seconds()}
@@ -150,6 +161,10 @@ class WindowProgress:
         behind = "" if self.delay is None else f", {self.delay.total_seconds():,.1f} s behind"
         held = "" if self.held_back_by is None else f", {self.held_back_by}"
         late = f", {counted(self.late, missed)}" if missed else ""
+        late += f", {counted(self.ahead, 'tuple')} ahead" if self.ahead else ""
+        if self.waiting_since is not None:
+            waiting = f"{counted(self.waiting, 'window end')} waiting since a tuple of {self.waiting_since.isoformat()}"
+            late += f", {waiting}, {self.waiting_rate:,} per transaction"
         return f"{watermark}{behind}, {counted(self.fired, what)}{done}{late}{held}"
 
 

@@ -72,6 +72,7 @@ class LoneSide:
             time=time,
             inputs=(one,),
             owner_fields=side.key if by_fields else None,
+            clock=side.clock,
         )
         form = SideForm(side, one.fields, found.grouped_by if found.grouping == "fields" else side.key)
         position = PositionRule(rule, side.grace if side.grace is not None else grace)

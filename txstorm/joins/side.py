@@ -12,7 +12,7 @@ from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.typed import python_type
-from txstorm.windows.rules.event_time import UNITS
+from txstorm.windows.rules.event_time import A_DAY, UNITS, ClockRule
 from txstorm.windows.rules.forms import Duration, duration
 
 
@@ -37,6 +37,8 @@ class Side:
         partitions: all partitions that the field may have; None: those of the source, and those that were seen.
         columns: field → type, for the stored rows of the side; None: fields but key, time, id and partition are stored
             as text.
+        max_ahead: how far tuples may be ahead of the stamp of their transaction; one further ahead is an error. By
+            default none is, but one more than a day ahead moves the position only by a day; None: as far as it says.
 
     Raises:
         InputError: an argument is wrong.
@@ -57,6 +59,7 @@ class Side:
         partition: str | None = None,
         partitions: Sequence[Any] | None = None,
         columns: Mapping[str, Any] | None = None,
+        max_ahead: Duration | timedelta | None = A_DAY,
     ) -> None:
         for name, given in {"component": component, "stream": stream}.items():
             if not isinstance(given, str) or not given:
@@ -74,6 +77,7 @@ class Side:
         self.lag = 0 if lag is None else duration(lag, f"{where}: lag", zero=True).microseconds
         self.idle = None if idle is None else duration(idle, f"{where}: idle").microseconds
         self.grace = None if grace is None else duration(grace, f"{where}: grace", zero=True).microseconds
+        self.clock = ClockRule.of(max_ahead, f"{where}: max_ahead")
         self.partition = partition
         if isinstance(partitions, str) or not isinstance(partitions, Sequence | None):
             msg = f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}"

@@ -14,7 +14,7 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
-from txstorm.windows.rules.event_time import UNITS, WatermarkRule
+from txstorm.windows.rules.event_time import UNITS, ClockRule, WatermarkRule
 from txstorm.windows.rules.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
@@ -40,6 +40,7 @@ class WindowOptions:
     evictor: Callable[[Any], Any] | None = None
     columns: Mapping[str, Any] | None = None
     in_memory: int | None = None
+    clock: ClockRule = field(default_factory=ClockRule)
 
 
 class WindowedBolt(AssembledBolt):
@@ -174,6 +175,23 @@ class WindowedBolt(AssembledBolt):
         """Leave out inputs and partitions without data for `timeout`, by stamps of transactions."""
         return self._set(idle=duration(timeout, "with_idle_timeout").microseconds)
 
+    def with_max_ahead(self, ahead: Duration | timedelta | None) -> Self:
+        """Let a tuple more than `ahead` after the stamp of its transaction be an error.
+
+        By default none is: one more than a day ahead stays in its windows, but moves the watermark by a day at most.
+        None lets timestamps move the watermark as far as they say. The bound may change between starts.
+        """
+        clock = ClockRule.of(ahead, "with_max_ahead")
+        return self._set(clock=replace(self.options.clock, ahead=clock.ahead, refuses=clock.refuses))
+
+    def with_max_behind(self, behind: Duration | timedelta | None) -> Self:
+        """Let a tuple more than `behind` before the stamp of its transaction be an error; None: none is, the default.
+
+        One with the timestamp 0 can make every window end since 1970 due. The bound may change between starts.
+        """
+        most = None if behind is None else duration(behind, "with_max_behind", zero=True).microseconds
+        return self._set(clock=replace(self.options.clock, behind=most))
+
     def with_late_tuple_stream(self, stream: str) -> Self:
         """Emit late tuples, with all their fields, to `stream`."""
         fault = stream_fault("with_late_tuple_stream: stream", stream)
@@ -240,6 +258,7 @@ class WindowedBolt(AssembledBolt):
             evictor=options.evictor,
             in_memory=options.in_memory,
             transient=frozenset(self.transient),
+            clock=options.clock,
         )
         committer = WindowCommitter(plan, self, site.tables)
         return Assembly(committer, tuple(_faults(self, plan, site)), tuple(_warnings(plan)))
@@ -258,6 +277,8 @@ class WindowedBolt(AssembledBolt):
     withWatermarkInterval = with_watermark_interval  # noqa: N815
     withWatermarkPolicy = with_watermark_policy  # noqa: N815
     withIdleTimeout = with_idle_timeout  # noqa: N815
+    withMaxAhead = with_max_ahead  # noqa: N815
+    withMaxBehind = with_max_behind  # noqa: N815
     withLateTupleStream = with_late_tuple_stream  # noqa: N815
     withColumns = with_columns  # noqa: N815
     withPersistence = with_persistence  # noqa: N815
@@ -276,6 +297,8 @@ def timestamp_faults(options: WindowOptions, **others: Any) -> list[str]:
         "with_late_tuple_stream": options.late_stream,
         **others,
         "with_lag": options.lag,
+        "with_max_ahead": options.clock.refuses or options.clock.ahead is None,
+        "with_max_behind": options.clock.behind is not None,
         "with_idle_timeout": options.idle,
         "with_watermark_interval": options.interval,
         "with_partition_field": options.time.partition,

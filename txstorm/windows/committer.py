@@ -31,6 +31,7 @@ from txstorm.windows.records import (
     progress_state,
     unit_of_task,
 )
+from txstorm.windows.rules.backlog import Backlog
 from txstorm.windows.rules.event_time import END, Progress, Times, late
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment
 from txstorm.windows.units import Fired, Stores, Units, queue_state
@@ -88,7 +89,7 @@ class WindowCommitter(PartialCommitter):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._context, self._collector, self._attempt = context, collector, attempt
-        self._intake = Intake(self.plan, attempt, form_of_keys(context.state(self.progress.name)))
+        self._intake = Intake(self.plan, attempt, form=form_of_keys(context.state(self.progress.name)))
         self._chunks: list[Chunk] = []
         self._reports = Reports()
         self._frontiers: dict[tuple[str, str], int] = {}
@@ -160,13 +161,16 @@ class WindowCommitter(PartialCommitter):
             progress=progress,
             early_stamp=early_stamp,
             backlog=None if plan.form.step is None else ends,
+            ahead=self._reports.count_ahead(plan, component.ahead, context),
         )
         if early_due:
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
             records.put(COMPONENT, inputs.text(after))
         number, late_number = sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
-        plan.report(context, progress.watermark, number, late_number, waiting=ends.waiting)
+        plan.report(
+            context, progress.watermark, number, late_number, **self._more_progress(progress, component.ends, ends)
+        )
         self._wake(after, units, bool(rows.num_rows) and not early_due)
 
     def _advanced(self, progress: Progress) -> Progress:
@@ -182,6 +186,13 @@ class WindowCommitter(PartialCommitter):
         facts = self.plan.facts(context, self._frontiers)
         ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
         return Progress(END if ended or before == END else reached, context.stamp, first)
+
+    def _more_progress(self, progress: Progress, before: Backlog, ends: Backlog) -> dict[str, Any]:
+        """Return what the component reports besides its watermark, windows and late tuples."""
+        context, plan = self._context, self.plan
+        held = plan.held_back_by(progress, context, plan.facts(context, self._frontiers)) if context.task == 0 else None
+        more = {"ahead": self._reports.number_ahead(context), "held_back_by": held}
+        return more | plan.backlog_progress(before, ends, context)
 
     def _rows(self, buffer: TupleBuffer, passed: int | None) -> tuple[pa.Table, Times, list[LateTuples]]:
         """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples.

@@ -32,7 +32,8 @@ class Chunk:
         units: their keys as text; None for windows per task.
         gaps: for sessions, how long the gap after each is, in microseconds.
         fires: for custom triggers, which of them fire.
-        newest: partition → newest timestamp.
+        newest: partition → newest timestamp; at most as far ahead of the stamp as they may be.
+        ahead: number of tuples that are further ahead.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Chunk:
     gaps: Times | None
     fires: list[bool] | None
     newest: dict[str, int]
+    ahead: int = 0
 
     def __len__(self) -> int:
         return len(self.values) if isinstance(self.values, list) else int(self.values.num_rows)
@@ -65,13 +67,17 @@ class Intake:
 
     Args:
         plan: the plan of the component.
-        attempt: the transaction.
+        attempt: the attempt.
         form: the form of the texts of keys; see `txstorm.keys.text`.
+        stamp: the stamp of its transaction, with which timestamps are compared; None: they have been.
     """
 
-    def __init__(self, plan: WindowPlan, attempt: TransactionAttempt, form: int = EQUAL) -> None:
+    def __init__(
+        self, plan: WindowPlan, attempt: TransactionAttempt, stamp: int | None = None, *, form: int = EQUAL
+    ) -> None:
         self._plan = plan
         self._form = form
+        self._stamp = stamp
         self._numbers = {(one.component, one.stream): number for number, one in enumerate(plan.inputs)}
         if plan.event_time:
             stages = (map_side_id(plan.id, one.component, one.stream) for one in plan.inputs)
@@ -97,7 +103,8 @@ class Intake:
         times = self._times(number, task, batch, tuples)
         partition = plan.time.partition
         parts = None if partition is None else batch.column(partition)
-        return self._chunk(Chunk(number, task, batch, times, units, None, None, _newest(times, parts)), tuples)
+        newest = _newest(times, parts)
+        return self._bounded(self._chunk(Chunk(number, task, batch, times, units, None, None, newest), tuples))
 
     def tuples(self, number: int, task: int, given: Sequence[Tuple]) -> Chunk:
         """Read tuples whose values have no common Arrow type."""
@@ -112,7 +119,23 @@ class Intake:
         partition = plan.time.partition
         newest = _newest(times, None if partition is None else [one[partition] for one in given])
         values = [tuple(one.values) for one in given]
-        return self._chunk(Chunk(number, task, values, times, units, None, None, newest), given)
+        return self._bounded(self._chunk(Chunk(number, task, values, times, units, None, None, newest), given))
+
+    def _bounded(self, chunk: Chunk) -> Chunk:
+        """Bound the newest times; raise `ValueError` for a tuple too far from the stamp, if that is an error."""
+        clock, source = self._plan.clock, self._plan.inputs[chunk.number]
+        if self._stamp is None or chunk.times is None:
+            return chunk
+        try:
+            clock.check(chunk.times, self._stamp)
+        except TimestampError as error:
+            one = Tuple(chunk.rows()[error.row], self.origin(chunk.number, chunk.task))
+            raise self._bad(one, error) from None
+        latest = None if clock.ahead is None else self._stamp + clock.ahead
+        if latest is None or source.frontier is not None or max(chunk.newest.values(), default=latest) <= latest:
+            return chunk
+        newest = {part: min(time, latest) for part, time in chunk.newest.items()}
+        return replace(chunk, newest=newest, ahead=int((chunk.times > latest).sum()))
 
     def _chunk(self, chunk: Chunk, tuples: Sequence[Tuple]) -> Chunk:
         """Add what the functions of the window form say of the tuples."""

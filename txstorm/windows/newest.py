@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
+from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.backlog import Run, merged, time_runs
-from txstorm.windows.rules.event_time import WHOLE
+from txstorm.windows.rules.event_time import MICROSECOND, WHOLE, instant
 from txstorm.windows.rules.forms import Count, WindowForm, sliding
 
+log = logging.getLogger(__name__)
 REPORTED = ("input", "partition", "newest", "other")
 """Fields of what a map-side stage reports to all tasks: the newest time of a partition of an input, or other times."""
 RUN = -2
 """The input in a report of a run of times that tuples have: from `other` to `newest`."""
+AHEAD = -3
+"""The input in a report of `other` tuples that are too far ahead, the furthest at `newest`; the partition names it."""
 
 
 class Reports:
@@ -29,19 +34,48 @@ class Reports:
     Attributes:
         newest: (input, partition) → newest timestamp, over all tasks.
         runs: runs of times that tuples have; for windows that slide by time.
+        ahead: input → number of tuples too far ahead of the stamp, and the time of the furthest.
     """
 
     def __init__(self) -> None:
         self.newest: dict[tuple[int, str], int] = {}
         self.runs: list[Run] = []
+        self.ahead: dict[int, tuple[int, int]] = {}
 
     def add(self, batch: Any) -> None:
         """Add a record batch of reports."""
         for number, part, time, other in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if number == RUN:
                 self.runs.append((other, time))
+            elif number == AHEAD:
+                count, furthest = self.ahead.get(int(part), (0, time))
+                self.ahead[int(part)] = (count + other, max(furthest, time))
             else:
                 self.newest[number, part] = max(time, self.newest.get((number, part), time))
+
+    def number_ahead(self, context: TaskContext) -> int:
+        """Return the number of tuples too far ahead, for the first task; 0 for the others, which have all reports."""
+        return sum(count for count, _ in self.ahead.values()) if context.task == 0 else 0
+
+    def count_ahead(self, plan: WindowPlan, before: Mapping[str, int], context: TaskContext) -> dict[str, int]:
+        """Return input → number of tuples too far ahead so far, with these; log the first ones of an input.
+
+        `before`: those numbers before the transaction.
+        """
+        after = dict(before)
+        for number, (count, furthest) in sorted(self.ahead.items()):
+            one = plan.inputs[number]
+            name = f"{one.component}/{one.stream}"
+            if name not in after and context.task == 0:
+                log.warning(
+                    "%s: %s of %s, in a transaction with the stamp %s, the furthest at %s: they stay in windows and "
+                    "joins, but move the watermark to at most %s after the stamp; correct the clock of the source, or "
+                    "say with_max_ahead (max_ahead): a duration refuses such tuples, None lets them move it",
+                    *(plan.id, counted(count, "tuple"), name, instant(context.stamp), instant(furthest)),
+                    (plan.clock.ahead or 0) * MICROSECOND,
+                )
+            after[name] = after.get(name, 0) + count
+        return after
 
 
 class TimesSeen:
@@ -57,6 +91,7 @@ class TimesSeen:
         self._number = number
         self._newest: dict[str, int] = {}
         self._runs: list[Run] = []
+        self._ahead, self._furthest = 0, 0
 
     def add(self, chunk: Chunk) -> None:
         """Add the tuples of a chunk."""
@@ -64,6 +99,8 @@ class TimesSeen:
             self._newest[part] = max(time, self._newest.get(part, time))
         if chunk.times is not None:
             self._runs += time_runs(self._form, chunk.times)
+        if chunk.ahead and chunk.times is not None:
+            self._ahead, self._furthest = self._ahead + chunk.ahead, max(self._furthest, int(chunk.times.max()))
 
     def report(self, collector: Collector) -> None:
         """Report them to all tasks of the component."""
@@ -71,6 +108,8 @@ class TimesSeen:
             collector.emit(self._number, part, time, 0, stream=EVERYWHERE)
         for low, high in merged(self._runs):
             collector.emit(RUN, WHOLE, high, low, stream=EVERYWHERE)
+        if self._ahead:
+            collector.emit(AHEAD, str(self._number), self._furthest, self._ahead, stream=EVERYWHERE)
 
 
 class NewestTimes(BatchBolt):
@@ -102,7 +141,7 @@ class NewestTimes(BatchBolt):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._collector = collector
-        self._intake = Intake(self._plan, attempt)
+        self._intake = Intake(self._plan, attempt, context.stamp)
         self._times = TimesSeen(self._form, self._number)
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word

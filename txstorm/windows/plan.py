@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from txstorm.api.assembly import SiteInput
-from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
+from txstorm.api.context import HeldBack, SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.rules.backlog import Backlog, Run
-from txstorm.windows.rules.event_time import END, Facts, WatermarkRule, instant
+from txstorm.windows.rules.backlog import MANY, Backlog, Run
+from txstorm.windows.rules.event_time import END, WHOLE, ClockRule, Facts, Newest, Progress, WatermarkRule, instant
 from txstorm.windows.rules.forms import WindowForm
 
+log = logging.getLogger(__name__)
 NONE: Mapping[tuple[str, str], int] = {}
 
 
@@ -86,6 +88,7 @@ class WindowPlan:
         evictor: function that returns which tuples of a window stay.
         in_memory: number of tuples of a window that are held in memory; None: all.
         transient: attributes of the user's bolt that `execute` may rebind.
+        clock: how far timestamps may be from the stamp; may differ from that of an earlier start.
     """
 
     id: str
@@ -103,6 +106,7 @@ class WindowPlan:
     evictor: Callable[[Any], Any] | None = None
     in_memory: int | None = None
     transient: frozenset[str] = frozenset()
+    clock: ClockRule = field(default_factory=ClockRule)
 
     @property
     def event_time(self) -> bool:
@@ -173,6 +177,37 @@ class WindowPlan:
         if self.form.step is None or watermark is None or watermark == END:
             return stamp
         return max(stamp, watermark // self.form.step * self.form.step + 1)
+
+    def held_back_by(self, progress: Progress, context: TaskContext, facts: Facts) -> HeldBack | None:
+        """Return the input that holds the watermark back, and its slowest partition; None if none does."""
+        if not self.event_time or progress.watermark == END:
+            return None
+        positions = self.rule.held_back_by(progress, context.stamp, facts)
+        if not positions:
+            return None
+        choose = max if self.rule.policy == "max" else min
+        number = choose(positions, key=lambda one: -END if positions[one] is None else positions[one] or 0)
+        parts = self.rule.active_partitions(number, progress, context.stamp, facts)
+        first = progress.first_stamp or context.stamp
+        known = {part: progress.newest.get((number, part), Newest(-END, first)) for part in parts}
+        slowest = min(known, key=lambda part: (known[part].time, part), default=WHOLE)
+        since = known[slowest].stamp if slowest in known else first
+        one = self.inputs[number]
+        return HeldBack(one.component, one.stream, slowest, timedelta(microseconds=context.stamp - since))
+
+    def backlog_progress(self, before: Backlog, ends: Backlog, context: TaskContext) -> dict[str, Any]:
+        """Return what `WindowProgress` says of a backlog; log a warning when it becomes long."""
+        if not ends.waiting or ends.since is None:
+            return {}
+        rate = context.facts.max_ends or 0
+        if ends.waiting > MANY and before.waiting <= MANY and context.task == 0:
+            log.warning(
+                "%s: %s window ends are due since a tuple of %s, and a transaction fires %s of them; if that time is "
+                "wrong, rewind to before that tuple, and let with_max_behind or with_max_ahead refuse such tuples; "
+                "else wait, or raise max_ends_per_txid",
+                *(self.id, f"{ends.waiting:,}", instant(ends.since).isoformat(), f"{rate:,}"),
+            )
+        return {"waiting": ends.waiting, "waiting_since": instant(ends.since), "waiting_rate": rate}
 
     def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, **more: Any) -> None:
         """Report the progress of a task in a transaction; `more`: other attributes of `WindowProgress`."""

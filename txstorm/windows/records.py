@@ -41,6 +41,7 @@ class ComponentRecord:
         early_stamp: stamp of the previous early evaluation.
         early_txid: its txid.
         backlog: the ends that have not fired; None in records without it.
+        ahead: input → number of tuples so far that were too far ahead of the stamp.
     """
 
     tasks: int | None = None
@@ -50,6 +51,7 @@ class ComponentRecord:
     early_txid: int = 0
     about: Any = None
     backlog: Backlog | None = None
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -66,6 +68,7 @@ class ComponentRecord:
                 "declared": self.declared,
                 "about": self.about,
                 **({} if self.backlog is None else {"backlog": self.backlog.stored()}),
+                **({"ahead": dict(self.ahead)} if self.ahead else {}),
             }
         )
 
@@ -79,7 +82,8 @@ class ComponentRecord:
         progress = Progress(stored["watermark"], stored["advanced"], stored["first_stamp"], newest)
         early_stamp, early_txid = stored["early"]
         backlog = Backlog.of(stored["backlog"]) if "backlog" in stored else None
-        return cls(stored["tasks"], stored["declared"], progress, early_stamp, early_txid, stored["about"], backlog)
+        ahead, about = stored.get("ahead", {}), stored["about"]
+        return cls(stored["tasks"], stored["declared"], progress, early_stamp, early_txid, about, backlog, ahead)
 
     @property
     def ends(self) -> Backlog:

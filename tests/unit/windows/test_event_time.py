@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from txstorm.windows.intake import _newest
-from txstorm.windows.newest import NewestTimes
+from txstorm.windows.newest import TimesSeen
 from txstorm.windows.rules.event_time import (
     END,
     Facts,
@@ -20,6 +20,7 @@ from txstorm.windows.rules.event_time import (
     times_of_column,
     times_of_values,
 )
+from txstorm.windows.rules.forms import Count, sliding
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 MICROS = (MOMENT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -31,11 +32,10 @@ def test_an_older_tuple_and_a_later_batch_move_no_newest_time_back():
         progress = rule.after(progress, {(0, ""): time}, stamp)
     assert (progress.newest[0, ""], progress.watermark) == (Newest(10, 2), 10)
     assert _newest(np.array([-7, -5, 3]), pa.array(["a", "a", "b"])) == {"a": -5, "b": 3}  # before 1970, too
-    stage = NewestTimes.__new__(NewestTimes)
-    stage._newest, stage._checks = {}, ()
+    seen = TimesSeen(sliding(Count(1)), 0)
     for newest in ({"a": 5}, {"a": 3, "b": 1}, {"a": 4}):
-        stage._add(SimpleNamespace(newest=newest))
-    assert stage._newest == {"a": 5, "b": 1}
+        seen.add(SimpleNamespace(newest=newest, times=None, ahead=0))
+    assert seen._newest == {"a": 5, "b": 1}
 
 
 @pytest.mark.parametrize(

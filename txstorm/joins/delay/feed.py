@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, cast
@@ -19,7 +20,7 @@ from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_f
 from txstorm.joins.side import Side
 from txstorm.joins.side_intake import SideCommitter, keyed
 from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state
-from txstorm.windows.rules.event_time import END
+from txstorm.windows.rules.event_time import A_DAY, END, ClockRule
 from txstorm.windows.rules.forms import Duration
 
 POSITION = "position"
@@ -46,15 +47,25 @@ class StoreFeed(AssembledBolt):
         retain: required; how far behind the position rows expire: ``before`` of the look-ups, and as much as left rows
             may lag.
         batch_size: the most rows of one request.
+        max_ahead: that of the side, which it replaces.
 
     Raises:
         InputError: an argument is wrong.
     """
 
     def __init__(
-        self, right: Side, store: JoinStore, *, retain: Duration | timedelta | None = None, batch_size: int = 1000
+        self,
+        right: Side,
+        store: JoinStore,
+        *,
+        retain: Duration | timedelta | None = None,
+        batch_size: int = 1000,
+        max_ahead: Duration | timedelta | None = A_DAY,
     ) -> None:
         self.right = checked_side("StoreFeed", "right", right)
+        if max_ahead is not A_DAY:
+            self.right = copy(right)
+            self.right.clock = ClockRule.of(max_ahead, "StoreFeed: max_ahead")
         self.store = checked_store("StoreFeed", store)
         if retain is None:
             msg = (
@@ -154,11 +165,13 @@ class FeedCommitter(SideCommitter):
             if context.task == 0:
                 feed.hidden = hidden
                 feed.expiry = expiry if expiry != hidden else None
-        side.windows.report(context, progress.watermark, number, 0, kind="feed")
+        ahead = self._tuples.reports.number_ahead(context)
+        side.windows.report(context, progress.watermark, number, 0, kind="feed", ahead=ahead)
         if context.task == 0:
             self._collector.emit(progress.watermark, stream=POSITION)
             about = {**side.windows.about(), "retain": plan.retain}
             after = replace(component, tasks=context.parallelism, progress=progress, about=about)
+            after = replace(after, ahead=self._tuples.reports.count_ahead(side.windows, component.ahead, context))
             records.put(COMPONENT, after.text())
             wake = side.plan.rule.wake(progress, arrivals, context.stamp, None)
             if wake is not None:

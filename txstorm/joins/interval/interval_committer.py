@@ -218,7 +218,10 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         after, late = self._joined(rows, left_reached, component, after)
         records.put(unit_of_task(context.task), rows.record.text())
         if context.task == 0:
-            records.put(COMPONENT, after.text())
+            ahead = component.ahead
+            for side, reports in zip(plan.sides, self._reports, strict=True):
+                ahead = reports.count_ahead(side.windows, ahead, context)
+            records.put(COMPONENT, replace(after, ahead=ahead).text())
             frontier = plan.bounds.frontier(right_progress.watermark, left_reached)
             if frontier is not None:
                 self._collector.emit(frontier, stream=FRONTIER)
@@ -296,7 +299,8 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         reached = None if position is None else instant(position)
         delay = None if reached is None or position == END else context.now - reached
         held = self._held_back(after, arrivals) if context.task == 0 else None
-        context.report(WindowProgress(reached, delay, self._results, late, held_back_by=held, kind="join"))
+        ahead = sum(one.number_ahead(context) for one in self._reports)
+        context.report(WindowProgress(reached, delay, self._results, late, held, "join", 0, ahead))
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""

@@ -154,7 +154,7 @@ def _side_plan(site: Site, side: Side, found: SiteInput | None, kind: pa.DataTyp
     time = TimeSource(side.time, side.unit, None, side.partition)
     rule = WatermarkRule(1, side.lag, side.idle)
     one = InputPlan.of(found, time)
-    windows = WindowPlan(site.id, site.parallelism, sliding(Count(1)), rule, time, (one,))
+    windows = WindowPlan(site.id, site.parallelism, sliding(Count(1)), rule, time, (one,), clock=side.clock)
     return SidePlan(SideForm(side, one.fields, tuple(grouped), kind), windows, PositionRule(rule, side.grace))
 
 

@@ -6,6 +6,7 @@ Only task 0 writes the component's record; every task reads it as it was after t
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ class JoinRecord:
         oldest_pending: the time of the oldest pending left row; None if there is none.
         newest_pending: the time of the newest left row that was ever pending.
         about: what else helps to understand the record; see `IntervalPlan.about`.
+        ahead: input → number of tuples so far that were too far ahead of the stamp.
     """
 
     left: Progress = field(default_factory=Progress)
@@ -45,6 +47,7 @@ class JoinRecord:
     oldest_pending: int | None = None
     newest_pending: int = LOWEST
     about: Any = None
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the record as JSON."""

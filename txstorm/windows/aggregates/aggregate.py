@@ -110,6 +110,7 @@ class WindowAggregate(WindowedBolt):
             key=tuple(self.cells.key_names),
             owner_fields=by,
             late_stream=options.late_stream,
+            clock=options.clock,
         )
         plan = AggregatePlan(
             windows,

@@ -172,7 +172,12 @@ class AggregateCommitter(BatchBolt, Committer):
             assert passed is not None
             late = self._report(rows, outcome.late, passed)
             after = after.with_late({inputs.numbers[number]: count for number, count in late.items()})
-        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()), waiting=ends.waiting)
+        more = plan.windows.backlog_progress(component.ends, ends, context)
+        more["ahead"] = self._reports.number_ahead(context)
+        if context.task == 0:
+            facts = plan.windows.facts(context, self._frontiers)
+            more["held_back_by"] = plan.windows.held_back_by(progress, context, facts)
+        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()), **more)
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
             newest = newest if after.unit.newest is None else max(newest, after.unit.newest)
@@ -184,6 +189,7 @@ class AggregateCommitter(BatchBolt, Committer):
             self._collector.emit(min(reached, ends.fired), stream=FRONTIER)
         if context.task == 0:
             changes: dict[str, Any] = {"tasks": plan.windows.parallelism, "declared": plan.declared()}
+            changes["ahead"] = self._reports.count_ahead(plan.windows, component.ahead, context)
             backlog = None if plan.panes is None else ends
             records.put(COMPONENT, inputs.text(replace(component, progress=progress, backlog=backlog, **changes)))
         self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))

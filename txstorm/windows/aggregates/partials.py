@@ -196,7 +196,7 @@ class PartialAggregates(BatchBolt):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._collector, self._stamp = collector, context.stamp
-        self._intake = Intake(replace(self._plan.windows, key=None), attempt)
+        self._intake = Intake(replace(self._plan.windows, key=None), attempt, context.stamp)
         self._rows: list[pa.Table] = []
         self._times = TimesSeen(self._plan.windows.form, self._number)
 

@@ -35,12 +35,15 @@ class Backlog:
         waiting: number of ends that the watermark has reached and that have not fired.
         held: the watermark, before the end of input, after the last transaction that left ends waiting; None if none
             has.
+        since: while ends wait, the time of the oldest tuple of the first of them when they began to; if it came before,
+            the end before that.
     """
 
     fired: int | None = None
     runs: tuple[Run, ...] | None = ()
     waiting: int = 0
     held: int | None = None
+    since: int | None = None
 
     def after(self, form: WindowForm, times: Iterable[Run], watermark: int | None, limit: int | None) -> Backlog:
         """Return the backlog after a transaction.
@@ -54,6 +57,7 @@ class Backlog:
         step = form.step
         if step is None or self.fired == END:
             return Backlog(END if self.fired == END else watermark)
+        times = list(times)
         runs = merged([*self._known(form), *_ends(form, times)])
         if watermark is None:
             return replace(self, runs=runs)
@@ -65,7 +69,11 @@ class Backlog:
             return Backlog(watermark, () if watermark == END else rest, 0, self.held)
         fired = _number_at(due, limit)
         rest = runs if form.span is None else _beyond(runs, fired)
-        return Backlog(fired * step, rest, number - limit, self.closing(watermark) if watermark == END else watermark)
+        held, since = self.closing(watermark) if watermark == END else watermark, self.since
+        if not self.waiting:
+            end = due[0][0] * step
+            since = min((low for low, _ in times if end - step < low <= end), default=end - step)
+        return Backlog(fired * step, rest, number - limit, held, since)
 
     def closing(self, watermark: int | None) -> int | None:
         """Return the last watermark before the end of input, after which tasks and keys fire up to their newest tuples.
@@ -96,13 +104,13 @@ class Backlog:
 
     def stored(self) -> Any:
         """Return the backlog as JSON; see `of`."""
-        return [self.fired, self.runs, self.waiting, self.held]
+        return [self.fired, self.runs, self.waiting, self.held, self.since]
 
     @classmethod
     def of(cls, stored: Any) -> Backlog:
         """Return a backlog that was stored."""
-        fired, runs, waiting, held = stored
-        return cls(fired, None if runs is None else tuple((first, last) for first, last in runs), waiting, held)
+        fired, runs, waiting, held, since = stored
+        return cls(fired, None if runs is None else tuple((first, last) for first, last in runs), waiting, held, since)
 
 
 def merged(runs: Sequence[Run], most: int = MOST_RUNS) -> tuple[Run, ...]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
 from txstorm.typed import shown
-from txstorm.windows.rules.forms import WindowForm
+from txstorm.windows.rules.forms import DAY, WindowForm, duration
 
 Times = npt.NDArray[np.int64]
 
@@ -117,6 +117,54 @@ def _outside(column: pa.Array | pa.ChunkedArray, low: int, high: int) -> int | N
         wrong = pc.or_(wrong, pc.fill_null(pc.less(column, pa.scalar(low, kind)), False))
     first: int = pc.index(wrong, True).as_py()
     return None if first < 0 else first
+
+
+@dataclass(frozen=True)
+class ClockRule:
+    """Rule of how far timestamps may be from the stamp of their transaction; durations in microseconds.
+
+    Attributes:
+        ahead: the newest times that tuples report are at most so far ahead; None: as far as they say.
+        refuses: whether a tuple further ahead is an error.
+        behind: a tuple further behind is an error; None: none is.
+    """
+
+    ahead: int | None = DAY
+    refuses: bool = False
+    behind: int | None = None
+
+    @classmethod
+    def of(cls, given: Any, what: str) -> ClockRule:
+        """Return the rule of a declaration: a duration, None for no bound, or `A_DAY`, the default."""
+        if given is A_DAY:
+            return cls()
+        return cls(None if given is None else duration(given, what, zero=True).microseconds, given is not None)
+
+    def check(self, times: Times, stamp: int) -> None:
+        """Raise `TimestampError` for the first tuple that is too far ahead or behind."""
+        bounds = {"ahead": self.ahead if self.refuses else None, "behind": self.behind}
+        for way, most in bounds.items():
+            if most is None or not len(times):
+                continue
+            wrong = times > stamp + most if way == "ahead" else times < stamp - most
+            if wrong.any():
+                row = int(np.flatnonzero(wrong)[0])
+                raise TimestampError(
+                    row,
+                    f"{instant(int(times[row])).isoformat()} is more than {most * MICROSECOND} {way} of "
+                    f"{instant(stamp).isoformat()}, the stamp of its transaction, which with_max_{way} (max_{way}) "
+                    "forbids",
+                )
+
+
+class _ADay:
+    """Default of a bound for timestamps ahead: tuples stay, but move the watermark by no more than a day."""
+
+    def __repr__(self) -> str:
+        return "A_DAY"
+
+
+A_DAY: Any = _ADay()
 
 
 @dataclass(frozen=True)
