@@ -317,7 +317,7 @@ class Control:
             "clock": session.clock.problem,
             "last_failure": now.last_failure,
             "parallelism": _parallelism(session.topology),
-            "logs": session.store.upkeep.log_spans(),
+            "logs": session.store.upkeep.log_spans() if session.settings.log_entries else {},
             "killed_by": self.killer,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:4000],
         }
