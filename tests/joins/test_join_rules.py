@@ -449,15 +449,6 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_ROWS)
-def test_a_bad_row_alone_is_left_out(name):
-    right, bad, _ = BAD_ROWS[name]
-    good = rows("u@4/r0 v@9/r0 w@9/r1")
-    with driver(topology(right=right), settings={"on_error": "dead_letter"}) as running:
-        running.commit(running.feed({"l": rows("a@5 b@6"), "r": [good[0], bad, *good[1:]]}))
-        assert seen(running, 1) == ["au bu", "", "", "", "u v w"]
-
-
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_a_row_that_is_left_out_moves_no_position_and_no_bound(tasks):
     sides = {name: {"columns": {"id": str}} for name in ("left", "right")}

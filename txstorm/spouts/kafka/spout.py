@@ -6,6 +6,7 @@ Design: docs/design/024-kafka-spouts.md. Metadata: `txstorm.spouts.kafka.ranges`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -15,7 +16,7 @@ from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.clients.kafka.cluster import Cluster, Partition, Range, Unavailable, Unreadable
 from txstorm.errors import FailedException, SpoutError
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
-from txstorm.spouts.kafka.decode import decoder
+from txstorm.spouts.kafka.decode import Bytes, Text, decoder
 from txstorm.spouts.kafka.options import FIELDS, KafkaSource, Start, checked_source, listed
 from txstorm.spouts.kafka.ranges import ids_of, named, ranges_of
 from txstorm.spouts.kafka.reader_pool import READERS, cluster_of
@@ -128,6 +129,14 @@ class TransactionalKafkaSpout(TransactionalSpout):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields chosen."""
         declarer.declare(self._source.fields)
+
+    def known_types(self) -> Mapping[str, Any]:
+        """Return the types of the fields, but of keys and values with other decoders than for bytes and text."""
+        decoded = {Bytes: bytes, Text: str}
+        found = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
+        parts = {"key": decoded.get(type(self._source.key)), "value": decoded.get(type(self._source.value))}
+        every = {**found, **parts}
+        return {name: every[name] for name in self._source.fields if every.get(name) is not None}
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return the coordinator, which plans the ranges."""
