@@ -88,6 +88,7 @@ def _program(depth: int, group: int, ahead: bool, external: bool) -> tuple[Topol
             "retry_backoff": 0.1,
             "on_error": "retry(1000)",
             "heartbeat_interval": 1,
+            "max_stop": None,  # a call may hang for 30 years
         }
     )
     return topology, program_of(compile_plan(topology))

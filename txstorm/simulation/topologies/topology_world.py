@@ -221,6 +221,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
                 "compact_on_stop": one.compacts,
                 "on_error": "retry(30)",
                 "state_max_lag": 1.0 if one.busy else 10.0,
+                "max_stop": None,
                 "history_retention": RETAINED * self.kind.tick / 1_000_000 if one.retains else None,
                 **self.kind.settings,
             }
