@@ -103,9 +103,8 @@ def _plain_float(value: float) -> float:
 
 
 def _plain_time(value: datetime) -> datetime:
-    if value.utcoffset() is None or getattr(
-        value, "nanosecond", False
-    ):  # Arrow has nanoseconds; Python's times have none
+    # Columns of Arrow may have nanoseconds, which Python's times have not.
+    if value.utcoffset() is None or getattr(value, "nanosecond", False):
         return value
     try:
         return _EPOCH + timedelta(microseconds=(value - _EPOCH) // timedelta(microseconds=1))
@@ -188,7 +187,7 @@ def id_text(values: Iterable[Any], form: int = EQUAL) -> str | None:
         if value is None:
             return None
         if isinstance(value, str):
-            value = str.__str__(value) if form == EQUAL else str(value)
+            value = str.__str__(value)
             texts.append(f"={value}" if value.startswith("=") else value)
         else:
             texts.append(f"={text(value, form)}")

@@ -57,7 +57,7 @@ MUTANTS = (
         "_plain_float",
         "float.__float__(value) + 0.0",
         "float.__float__(value)",
-        "tests/unit/test_keys.py",
+        "tests/joins/test_keys_everywhere.py::test_equal_keys_have_one_text_and_one_hash",
     ),
     Mutant(
         "subclasses_are_other_keys",
