@@ -11,8 +11,10 @@ from runs import ended
 from window_bolts import Emitting
 from window_cases import Report, at, committed, driver, ids, topology
 
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.api.composite import CompositeSpout
+from txstorm.errors import TopologyFailed
+from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -30,6 +32,49 @@ def logged(builder):
     """Keep the ids of each window in a sink."""
     builder.set_bolt("log", DeltaSink("log", {"ids": str})).global_grouping("w")
     return builder
+
+
+class LogOnce(Log.func):
+    """Keeps its first failure to itself: the windows of ten minutes fail once in a process."""
+
+    failed: list[int] = []
+    transient = ("failed",)
+
+    def execute(self, window):
+        if window.end.minute == 10 and not self.failed:
+            self.failed.append(1)
+            raise RuntimeError("once")
+        super().execute(window)
+
+
+@pytest.mark.parametrize("way", ["available_now", "until_txid", "end_of_input", "process_all", "drain"])
+def test_ends_that_wait_fire_before_a_run_is_over(tmp_path, way):
+    """After a failure within them the next start goes on there, and one with another limit fires the same windows."""
+    found = {}
+    for limit in ("none", 100):
+        spout = MemoryTransactionalSpout([[("a", 0), ("b", 900), ("a", 1000)]], ("id", "ts"), take=3)
+        row = lambda window: [f"{window.end:%M:%S} {' '.join(ids(window.get()))}"]  # noqa: E731
+        bolt = LogOnce("ids", row).with_window(Count(3), SECONDS(1)).with_timestamp_field("ts", unit="s")
+        builder = TransactionalTopologyBuilder("t", "feed", spout).set_settings({"max_ends_per_txid": limit})
+        builder.set_bolt("w", bolt, 2).fields_grouping("feed", ["id"])
+        made, data_dir = logged(builder).build_topology(), tmp_path / str(limit)
+        LogOnce.failed.clear()
+        options = (
+            {"available_now": True} if way in ("process_all", "drain") else {way: 40 if way == "until_txid" else True}
+        )
+        with pytest.raises(TopologyFailed):
+            run(made, engine="local", data_dir=data_dir, **options).awaitTermination(60)
+        handle = run(made, engine="local", data_dir=data_dir, **({} if way in ("process_all", "drain") else options))
+        if way == "process_all":
+            handle.processAllAvailable()
+        if way in ("process_all", "drain"):
+            handle.stop(drain=True)
+        assert handle.awaitTermination(60)
+        found[limit] = read_sink(data_dir, "log").to_pylist()
+    unlimited, limited = ([row["ids"] for row in sorted(some, key=lambda row: row["_txid"])] for some in found.values())
+    assert len(limited) == len(unlimited) > 1000
+    assert sorted(limited) == sorted(unlimited)
+    assert max(Counter(row["_txid"] for row in found[100]).values()) <= 200  # of two tasks
 
 
 def tumbling(seconds):

@@ -85,6 +85,11 @@ class ComponentWindows:
         return self._record.ends.fired
 
     @property
+    def ahead(self) -> int:
+        """Number of tuples so far that were too far ahead of the stamps of their transactions."""
+        return sum(self._record.ahead.values())
+
+    @property
     def waiting(self) -> int:
         """Number of ends that the watermark has reached, but that have not fired."""
         return self._record.ends.waiting
@@ -310,6 +315,8 @@ class ComponentWindows:
             "inputs": self.inputs(),
             "buffered": self.buffered,
             "late": self.late,
+            "ahead": self.ahead,
+            "waiting": self.waiting,
             "open": [
                 {
                     "key": one.key,

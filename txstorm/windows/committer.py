@@ -167,11 +167,8 @@ class WindowCommitter(PartialCommitter):
             after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
         if context.task == 0:
             records.put(COMPONENT, inputs.text(after))
-        number, late_number = sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
-        plan.report(
-            context, progress.watermark, number, late_number, **self._more_progress(progress, component.ends, ends)
-        )
-        self._wake(after, units, bool(rows.num_rows) and not early_due)
+        self._report(progress, component.ends, ends, fired, lates)
+        self._wake(after, units, bool(rows.num_rows or component.ends.waiting) and not early_due)
 
     def _advanced(self, progress: Progress) -> Progress:
         """Return the progress after this transaction; in processing time, the watermark is its stamp."""
@@ -187,12 +184,16 @@ class WindowCommitter(PartialCommitter):
         ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
         return Progress(END if ended or before == END else reached, context.stamp, first)
 
-    def _more_progress(self, progress: Progress, before: Backlog, ends: Backlog) -> dict[str, Any]:
-        """Return what the component reports besides its watermark, windows and late tuples."""
+    def _report(
+        self, progress: Progress, before: Backlog, ends: Backlog, fired: Sequence[Fired], lates: Sequence[LateTuples]
+    ) -> None:
+        """Report the progress after this transaction, and the ends that wait before and after it."""
         context, plan = self._context, self.plan
         held = plan.held_back_by(progress, context, plan.facts(context, self._frontiers)) if context.task == 0 else None
-        more = {"ahead": self._reports.number_ahead(context), "held_back_by": held}
-        return more | plan.backlog_progress(before, ends, context)
+        more = plan.backlog_progress(before, ends, context)
+        number, late_number = sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
+        more |= {"ahead": self._reports.number_ahead(context), "held_back_by": held}
+        plan.report(context, progress.watermark, number, late_number, **more)
 
     def _rows(self, buffer: TupleBuffer, passed: int | None) -> tuple[pa.Table, Times, list[LateTuples]]:
         """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples.

@@ -34,12 +34,12 @@ MUTANTS = (
     Mutant(
         "the_position_of_a_failed_attempt_is_kept",
         "PositionRule.after",
-        "newest = {(0, partition): time for partition, time in arrivals.newest.items()}",
+        "after = self.watermark.after(progress, arrivals.newest, stamp, arrivals.facts)",
         """
 kept = self.__dict__.setdefault("kept", {})
-for partition, time in arrivals.newest.items():
-    kept[partition] = max(time, kept.get(partition, time))
-newest = {(0, partition): time for partition, time in kept.items()}
+for place, time in arrivals.newest.items():
+    kept[place] = max(time, kept.get(place, time))
+after = self.watermark.after(progress, kept, stamp, arrivals.facts)
 """,
         "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),

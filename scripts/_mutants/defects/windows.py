@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "lateness_by_the_watermark_of_the_batch",
         "WindowCommitter._rows",
-        "late(times, moment.passed, plan.form)",
-        "late(times, moment.reached, plan.form)",
+        "late(times, passed, plan.form)",
+        "late(times, self._advanced(Progress(passed)).watermark, plan.form)",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
@@ -73,7 +73,7 @@ MUTANTS = (
         "context = self._context",
         """
 context = self._context
-self._newest = {(one.number, part): time for one in self._chunks for part, time in one.newest.items()}
+self._reports.newest = {(one.number, part): time for one in self._chunks for part, time in one.newest.items()}
 """,
         "tests/windows/test_windows_on_tables.py",
     ),
@@ -118,9 +118,9 @@ if fired:
     ),
     Mutant(
         "a_tuple_at_a_fired_end_is_not_new",
-        "behind",
-        "(txid + 1) << ARRIVAL_BITS",
-        "(txid + 2) << ARRIVAL_BITS",
+        "end_at",
+        "Place(time, PASSED)",
+        "Place(time, 2 * PASSED)",
         "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
@@ -214,8 +214,8 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "the_frontier_ignores_the_allowed_lateness",
         "AggregateCommitter.finish_batch",
-        "reached if reached == END else reached - plan.lateness",
-        "reached",
+        "progress.watermark if progress.watermark == END else progress.watermark - plan.lateness",
+        "progress.watermark",
         "tests/unit/windows/test_aggregates_against_model.py",
     ),
     Mutant(
@@ -347,8 +347,8 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "keys_live_one_microsecond_longer",
         "Units._drop_expired",
-        "self._stamp - self._known[name].stamp >= ttl",
-        "self._stamp - self._known[name].stamp > ttl",
+        "self._stamp - known[name].stamp >= ttl",
+        "self._stamp - known[name].stamp > ttl",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
@@ -360,9 +360,9 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     ),
     Mutant(
         "tuples_of_a_stamp_fall_behind_an_end_that_has_fired",
-        "WindowCommitter._stamped",
-        "max(self._context.stamp, end + 1)",
-        "self._context.stamp",
+        "WindowPlan.stamped",
+        "max(stamp, watermark // self.form.step * self.form.step + 1)",
+        "stamp",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
@@ -381,7 +381,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     ),
     Mutant(
         "the_last_batch_has_the_newest_time",
-        "NewestTimes._add",
+        "TimesSeen.add",
         "max(time, self._newest.get(part, time))",
         "time",
         "tests/unit/windows/test_event_time.py",
@@ -407,5 +407,47 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "()",
         "tests/recovery/failures/test_one_bad_record.py::test_one_bad_record_is_one_letter_and_costs_no_result"
         "[StatefulWindowedBolt]",
+    ),
+    Mutant(
+        "a_tuple_at_an_end_that_waits_is_in_it",
+        "WindowCommitter._rows",
+        "arrivals[times == passed] |= PASSED",
+        "pass",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "rows_behind_the_watermark_are_in_windows_that_wait",
+        "OpenPanes.add",
+        "passed is not None and self._before.held is not None",
+        "False",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "a_time_to_live_drops_what_an_end_needs",
+        "Units._drop_expired",
+        "name not in needed",
+        "True",
+        "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "one_timestamp_moves_the_watermark_for_good",
+        "Intake._bounded",
+        "min(time, latest)",
+        "time",
+        "tests/windows/test_windowed_bolts.py",
+    ),
+    Mutant(
+        "the_end_of_input_overtakes_ends_that_wait",
+        "ComponentRun._upstream_waits",
+        "bool(waiting) and not waiting.isdisjoint(self.phase.program.upstream(self.spec.id))",
+        "False",
+        "tests/unit/windows/test_aggregates_against_model.py",
+    ),
+    Mutant(
+        "the_input_has_ended_while_ends_wait",
+        "Planning.ended",
+        "self.kind(txid) == 'end' and not self.waiting(txid)",
+        "self.kind(txid) == 'end'",
+        "tests/windows/test_beyond_storm.py",
     ),
 )

@@ -95,6 +95,8 @@ def _show(one: Mapping[str, Any], console: Console) -> None:
         *_inputs(one["inputs"], event_time=one["event_time"]),
         ("buffered", counted(one["buffered"], "tuple")),
         ("late", counted(one["late"], "tuple")),
+        *([("ahead", counted(one["ahead"], "tuple"))] if one["ahead"] else []),
+        *([("waiting", counted(one["waiting"], "window end"))] if one["waiting"] else []),
     ]
     console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
     console.print(grid(None, facts))

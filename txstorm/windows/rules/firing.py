@@ -3,7 +3,7 @@
 Pure. The tuples of a *unit*, a task or one of its keys, are sorted by (timestamp, arrival). The content of every window
 is then a range between two places, and so are the tuples that are new in it and those that have expired since the
 previous one. A unit's record holds what has to be known of earlier windows; only tuples that no window has covered yet
-are looked at, however many are buffered.
+are looked at, however many are buffered. It is one module, as all forms share places, moments and records.
 """
 
 from __future__ import annotations
