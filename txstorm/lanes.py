@@ -26,6 +26,8 @@ from typing_extensions import override
 from txstorm.errors import FencedError
 
 A = TypeVar("A")
+_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+"""The clock since boot, which only Linux has; elsewhere it is the monotonic clock."""
 Call = Callable[[], None]
 
 
@@ -253,8 +255,7 @@ class Threads(Lanes):
 
     @override
     def boot(self) -> float:
-        clock = getattr(time, "CLOCK_BOOTTIME", None)  # on Linux; elsewhere, the monotonic clock
-        return time.monotonic() if clock is None else time.clock_gettime(clock)
+        return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     @override
     def sleep(self, seconds: float) -> None:

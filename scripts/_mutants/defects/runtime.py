@@ -122,9 +122,9 @@ with self._timed(milliseconds, 'decide'):
     Mutant(
         "a_pinned_value_is_read_again_at_a_replay",
         "Planning.plan",
-        "if replay and not self.planner.opaque and txid in self.metas: return True",
+        "if replay and self.is_fixed(txid): return True",
         """
-if replay and not self.planner.opaque and txid in self.metas:
+if replay and self.is_fixed(txid):
     self._plan(txid, self.metas[txid].document)
     return True
 """,

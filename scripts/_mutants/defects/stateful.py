@@ -41,8 +41,8 @@ MUTANTS = (
     Mutant(
         "the_second_preparation_of_a_txid_replaces_the_first",
         "StoredKeyValueState.prepare_commit",
-        "self._store.prepare(place, changes)",
-        "self._store.prepare(place, self._written)",
+        "self._store.prepare(place, changes, self._committed)",
+        "self._store.prepare(place, self._written, self._committed)",
         "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
     ),
     Mutant(
