@@ -357,8 +357,9 @@ class Driver:
 
     def _may_read(self, txid: int, *, replay: bool) -> bool:
         """Return whether `txid` may have data, or is a replay whose plan is stored."""
-        if self._planning.kind(txid - 1) == "end":
-            return replay and not self._planning.planner.opaque
+        planner = self._planning.planner
+        if self._planning.kind(txid - 1) == "end" and planner.recorded(txid) is None:
+            return replay and not planner.opaque
         return replay or (not self._draining and self._opens(txid))
 
     def _opens(self, txid: int) -> bool:
@@ -373,8 +374,9 @@ class Driver:
 
         While the end of input goes on, because ends of windows wait, only its further transactions are.
         """
-        self._gate.closed = self._gate.closed or self._planning.kind(txid - 1) == "end"
-        return self._planning.ended(txid - 1)
+        ended = self._planning.ended(txid - 1)
+        self._gate.closed = self._gate.closed or ended
+        return ended
 
     def _wake_in(self, seconds: float | None) -> None:
         """Plan again in `seconds`, if that is before the source would be polled anyway."""

@@ -71,6 +71,14 @@ def with_waiting(document: Any, components: Sequence[str]) -> Any:
     return {**document, FACTS: {**_facts(document), "waiting": sorted(components)}}
 
 
+def without_waiting(document: Any) -> Any:
+    """Return a document as it was planned: without the components that have more window ends to fire."""
+    if not waiting_of(document):
+        return document
+    facts = {name: one for name, one in _facts(document).items() if name != "waiting"}
+    return {**{name: one for name, one in document.items() if name != FACTS}, **({FACTS: facts} if facts else {})}
+
+
 def pinned_of(document: Any) -> Mapping[str, Any]:
     """Return component → pinned value of the transaction with `document`; empty if that is None."""
     return _facts(document).get("pinned", {})  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
-from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting
+from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting, without_waiting
 from txstorm.spouts.port import SpoutPlanner
 from txstorm.topology.graph import Component
 
@@ -123,7 +123,7 @@ class Planning:
             return True
         previous, system = self.metas.get(txid - 1), self.kind(txid) != "data"
         before = None if previous is None else previous.document
-        kept = self.pinned(txid, before)
+        kept = self.pinned(txid, without_waiting(before))
         if kept is not None:
             self._plan(txid, kept, None)
             return True
@@ -260,7 +260,7 @@ class Planning:
         """Return the documents of `txid` and of the txid before it; None if a replay always uses the same document."""
         if not self.planner.opaque or self.planner.task_planned:
             return None
-        return self.document(txid), self.document(txid - 1)
+        return self.document(txid), without_waiting(self.document(txid - 1))
 
     def committed(self, last: int, waiting: Sequence[str] = ()) -> None:
         """Notify the spout that all txids up to `last` are committed, and discard the earlier documents.

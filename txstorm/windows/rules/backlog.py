@@ -162,9 +162,11 @@ def time_runs(form: WindowForm, times: Times) -> tuple[Run, ...]:
     numbers = -(-times // step)
     if span < step:  # windows with holes between them: only tuples in a window count
         numbers = numbers[times > numbers * step - span]
-    ends = np.unique(numbers)
-    if not len(ends):
+    if not len(numbers):
         return ()
+    least = numbers.min()
+    few = numbers.max() - least < 4 * len(numbers)  # then counting is faster than sorting
+    ends = np.flatnonzero(np.bincount(numbers - least)) + least if few else np.unique(numbers)
     # A run of ends goes on as long as the windows of one reach the next.
     breaks = np.flatnonzero(np.diff(ends) > max(span // step + bool(span % step), 1))
     firsts, lasts = ends[np.r_[0, breaks + 1]].tolist(), ends[np.r_[breaks, len(ends) - 1]].tolist()
