@@ -37,7 +37,7 @@ def topology_of(files, store, rows=300):
         batch_size=40,
     )
     builder.set_bolt("match", match, 2).fields_grouping("sync", ["ad"])
-    builder.set_bolt("keep", DeltaSink("out", {"sync_id": str, "views_id": str})).global_grouping("match")
+    builder.set_bolt("keep", DeltaSink("out", {"left_id": str, "right_id": str})).global_grouping("match")
     return builder.build_topology()
 
 
@@ -64,5 +64,5 @@ def expected(rows):
 
 
 def compare(handle, lines):
-    stored = [(row["sync_id"], row["views_id"]) for row in handle.sink("out").to_pylist()]
+    stored = [(row["left_id"], row["right_id"]) for row in handle.sink("out").to_pylist()]
     assert sorted(stored, key=str) == expected(lines[1])

@@ -154,7 +154,7 @@ def test_a_restart_continues_with_what_was_held_and_put(tasks):
 def test_a_put_that_fails_after_the_decision_is_made_by_the_next_start():
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        store.away = 1
+        store.away = 8  # as often as a put is tried
         driver.feed({"r": [("a", 95, "r1", "r0"), ("a", 300, "r2", "r1"), ("a", 300, "r3", "r0")]})
         with pytest.raises(BlockedError, match="store of 'fill': cannot put txids 1-1: ConnectionError"):
             driver.commit()

@@ -46,9 +46,7 @@ def topology(brokers: str, left: str, right: str, rows: int = 300) -> Topology:
     declarer = builder.set_bolt("join", join, 2)
     for side in sides:
         declarer.fields_grouping(side.component, ["key"])
-    builder.set_bolt("results", DeltaSink("results", {"parsed-left_id": str, "parsed-right_id": str})).global_grouping(
-        "join"
-    )
+    builder.set_bolt("results", DeltaSink("results", {"left_id": str, "right_id": str})).global_grouping("join")
     for name in sources:
         sink = DeltaSink(f"unmatched_{name}", COLUMNS)
         builder.set_bolt(f"unmatched-{name}", sink).global_grouping("join", f"unmatched_{name}")

@@ -110,7 +110,7 @@ def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) 
             for name, other in (("l", "r"), ("r", "l"))
         }
     found = DeltaTable(data_dir / "sinks" / "results").to_pyarrow_table().to_pylist()
-    assert Counter((row["parsed-left_id"], row["parsed-right_id"]) for row in found) == Counter(pairs)
+    assert Counter((row["left_id"], row["right_id"]) for row in found) == Counter(pairs)
     for name, sink in (("l", "unmatched_left"), ("r", "unmatched_right")):
         rows = DeltaTable(data_dir / "sinks" / sink).to_pyarrow_table().to_pylist()
         assert Counter(row["id"] for row in rows) == Counter(alone[name]), sink
