@@ -313,6 +313,23 @@ def test_a_key_lives_for_less_than_its_ttl_without_tuples():
     assert {row[0]: row[2] for row in emitted} == {"x": ["c", "e"], "y": ["f"], "z": ["d", "g"]}
 
 
+@pytest.mark.parametrize("form", ["tumbling", "session", "count"])
+def test_a_weekend_off_drops_no_tuple_that_a_window_needs(form):
+    """The time to live is over long before the watermark, which the second input holds back, reaches the tuple."""
+    bolt = PerKey().with_key("user", ttl=Duration.minutes(30)).with_timestamp_field("ts", unit="s")
+    ten = Duration.seconds(10)
+    bolt = {"session": bolt.with_session_window}.get(form, bolt.with_tumbling_window)(
+        Count(1) if form == "count" else ten
+    )
+    with driver(keyed(bolt, streams=("s1", "s2"))) as running:
+        committed(running, [("a", 5, "x")], 10)
+        running.restart()
+        running.commit(running.heartbeat(at(3 * 86400)))
+        fired = committed(running, [("b", 40, "y")], 3 * 86400 + 1, "s2")
+        fired += committed(running, [("c", 40, "z")], 3 * 86400 + 2)
+        assert fired[0] == ("x", True, ["a"], ["a"], [])
+
+
 def test_an_evictor_chooses_the_content_and_changes_nothing_else():
     """U4."""
     bolt = (

@@ -420,14 +420,14 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "OpenPanes.add",
         "passed is not None and self._before.held is not None",
         "False",
-        "tests/unit/windows/test_aggregates_against_model.py::test_a_limit_of_ends_per_transaction_changes_no_result_and_no_order",
+        "tests/unit/windows/test_aggregates_against_model.py::test_a_row_behind_the_watermark_is_in_no_window_that_waits",
     ),
     Mutant(
         "a_time_to_live_drops_what_an_end_needs",
         "Units._drop_expired",
         "name not in needed",
         "True",
-        "tests/windows/test_windows_on_tables.py::test_random_schedules_with_failures_fire_what_the_model_fires",
+        "tests/windows/test_windowed_bolts.py::test_a_weekend_off_drops_no_tuple_that_a_window_needs",
     ),
     Mutant(
         "one_timestamp_moves_the_watermark_for_good",

@@ -180,6 +180,20 @@ def test_a_limit_of_ends_per_transaction_changes_no_result_and_no_order(tmp_path
     run_seeds(run_limited, range(FIRST, FIRST + SCHEDULES), tmp_path)
 
 
+@pytest.mark.parametrize("limit", [1, "none"])
+def test_a_row_behind_the_watermark_is_in_no_window_that_waits(limit):
+    """The watermark 45 has passed the end 40, whether it has fired or not: of the row at 35, only the end at 50 counts."""
+    rules = AggregateRules(20, 10)
+    with TopologyTestDriver(topology_of(rules, 0, 2, limit), clock=ManualClock(time(-100))) as driver:
+        for times in ((5, 31, 45), (35,)):
+            rows = [("k", time(t), t, 1) for t in times]
+            driver.commit(driver.feed({"s0": rows}, at=time(0)))
+        driver.commit(driver.end_of_input(at=time(0)))
+        while component_windows(driver.data_dir, "w").waiting:
+            driver.commit(driver.end_of_input(at=time(0)))
+        assert [row[2:4] for row in results_in(driver, None)] == [(10, 1), (20, 1), (40, 1), (50, 3), (60, 1)]
+
+
 def run_limited(seed, directory):
     """Further transactions fire the rest; windows over the results wait for them, also at the end of input."""
     rng = random.Random(seed)
