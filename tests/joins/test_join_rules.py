@@ -312,7 +312,7 @@ def test_times(name):
     options, at, start = TIMES[name]
     made = topology(left=options, right=options, before=10_000, how="left", select=["l:ts", "r:id"])
     with driver(made) as running:
-        running.commit(running.feed({"l": [("a", "x", at(5), None)], "r": [("u", "x", at(-5), None)]}))
+        running.commit(running.feed({"l": [("a", "x", at(5), None)], "r": [("u", "x", at(-5), None)]}, at=NOON))
         running.commit(running.feed({"l": [], "r": [("v", "x", at(5), None)]}))
         assert [row["time"] for row in running.state("join-left").to_pylist()] == [(start + 5) * 10**6]
         running.commit(running.feed({"l": [], "r": [("w", "x", at(6), None)]}))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Never, cast
 import pyarrow as pa
 
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, EmitError, ReportedFailedException, StateError, TableCorrupt
+from txstorm.errors import BlockedError, ReportedFailedException, StateError, TableCorrupt
+from txstorm.keys import any_text
 from txstorm.state.unpublished import Unpublished, written_twice
 from txstorm.stateful.bolt import StatefulHooks
 from txstorm.storage.rows.schema import TXID
-from txstorm.tagged import text_of
 
 if TYPE_CHECKING:
     from txstorm.stateful.target import StatefulTarget
@@ -66,10 +66,7 @@ class TaskTurn:
         if self._changes is not None:
             self._changes.append(deepcopy((key, value)))
         if self.written is not None:
-            try:
-                self.written.add(text_of(key, "key"))
-            except EmitError:  # a serializer of the user's
-                self.written.add(repr(key))
+            self.written.add(any_text(key))
 
     def repeat(self) -> None:
         """Change the state again, which another task has rolled back for all.
