@@ -21,7 +21,7 @@ from txstorm.results import positions
 from txstorm.results.views import committed_txid, kept_txid
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.testing import FeedSpout, TopologyTestDriver
+from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -60,7 +60,7 @@ FED = [
 
 @pytest.fixture
 def clicks(tmp_path: Path) -> Path:
-    with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:
+    with TopologyTestDriver(topology(), data_dir=tmp_path / "data", clock=ManualClock(NOON)) as driver:
         for rows in FED:
             driver.commit(driver.feed(rows))
     return tmp_path / "data"
@@ -102,7 +102,7 @@ def test_what_is_processed_again_has_no_duplicates(clicks, command: Commands):
     before = txstorm.snapshot(clicks).to_arrow()
     out = command.printed("rewind", clicks, "--to-time", at(14).isoformat(), "--yes")
     assert "clicks: txids 3-5 are undone; the next start continues with 3" in out
-    with TopologyTestDriver(topology(), data_dir=clicks) as driver:
+    with TopologyTestDriver(topology(), data_dir=clicks, clock=ManualClock(NOON)) as driver:
         for rows in FED[2:]:
             driver.commit(driver.feed(rows))
     after = txstorm.snapshot(clicks).to_arrow()
@@ -184,7 +184,7 @@ def test_it_reads_few_transactions(tmp_path, monkeypatch):
     """A4: a binary search; and the target is what a scan finds, with partitions out of order."""
     rng = seeded()
     times: list[list[int]] = []
-    with TopologyTestDriver(topology(), data_dir=tmp_path / "data") as driver:
+    with TopologyTestDriver(topology(), data_dir=tmp_path / "data", clock=ManualClock(NOON)) as driver:
         for number in range(60):
             times.append([number * 3 + rng.randrange(-40, 40) for _ in range(rng.randrange(4))])
             rows = [row("a", second, rng.choice("01")) for second in times[-1]]
@@ -212,7 +212,7 @@ def test_a_component_that_was_added_later_has_reached_nothing_before(tmp_path):
     for builder in (first, second):
         builder.set_committer_bolt("all", DeltaSink("all", {"id": str})).global_grouping("feed", "l")
     second.set_bolt("sum", tumbling()).global_grouping("feed", "l")
-    with TopologyTestDriver(first.build_topology(), data_dir=tmp_path / "data") as driver:
+    with TopologyTestDriver(first.build_topology(), data_dir=tmp_path / "data", clock=ManualClock(NOON)) as driver:
         for number in range(8):
             if number == 4:
                 driver.restart(second.build_topology())
