@@ -135,7 +135,7 @@ def python_type(kind: pa.DataType) -> type:
 def misfit(kind: pa.DataType, value: Any) -> str | None:
     """Describe why `value` does not fit the Arrow type `kind` (``"expected …, got …"``); return None if it fits.
 
-    Ranges are not checked.
+    Ranges are not checked, except of integers that are to be floats: in structs, Arrow rounds them.
     """
     if value is None:
         return None
@@ -144,6 +144,8 @@ def misfit(kind: pa.DataType, value: Any) -> str | None:
         return f"expected {exact.__name__}, got {type(value).__name__} {shown(value)}; convert it before it is written"
     if isinstance(value, datetime) and value.utcoffset() is None:
         return f"expected a datetime with a time zone, got the naive {value!r}; times are UTC: give it tzinfo=UTC"
+    if exact is float and isinstance(value, int) and abs(value) > 1 << int(np.finfo(kind.to_pandas_dtype()).nmant + 1):
+        return f"expected a value that fits {kind}, got {shown(value)}, an integer that it may not hold exactly"
     return _misfit_inside(kind, value) if exact in (list, dict) else None
 
 
@@ -346,11 +348,16 @@ def sum_bounds(kind: pa.DataType) -> tuple[Any, Any]:
     return int(limits.min), int(limits.max)
 
 
+_HALF = float(1 << 62)
+
+
 def sum_may_overflow(column: Values) -> bool:
     """Return whether a sum of some of the values may be out of the range of their type: Arrow and NumPy then wrap."""
     kind = column.type
     if pa.types.is_floating(kind):
         return False
+    if pa.types.is_int64(kind) and isinstance(column, pa.Array) and not column.null_count:
+        return bool(np.abs(np.asarray(column).astype(np.float64)).sum() >= _HALF)  # as floats are not exact
     total = pc.sum(pc.abs(column.cast(pa.float64(), safe=False))).as_py()
     return total is not None and total >= float(sum_bounds(kind)[1]) / 2  # as floats are not exact
 

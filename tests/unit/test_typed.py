@@ -47,6 +47,9 @@ def outcome(make, *arguments):
 @example(pa.list_(DECIMAL), [Decimal("1e30")])
 @example(pa.decimal128(18, 2), 5)
 @example(pa.float32(), 1e300)
+@example(pa.struct({"a": pa.float32()}), {"a": (1 << 24) + 1})
+@example(pa.struct({"a": pa.float64()}), {"a": (1 << 53) + 2})
+@example(pa.list_(pa.float32()), [(1 << 24) + 1])
 @example(TIME, datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))))
 def test_a_value_has_the_same_fate_in_a_column(kind, value):
     try:

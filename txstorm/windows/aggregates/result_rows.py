@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +32,11 @@ def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
 
     The latter have key, start and end of a window, and `FIELD`: the output field whose type cannot hold the result.
     """
+    if not windows.num_rows:
+        return _no_results(cells, windows.schema)
     names = [*cells.key_names, WINDOW_START, WINDOW_END]
     of_row = np.zeros(0, np.int64)
-    if not pc.all(pc.greater(windows.column(TUPLES), 0)).as_py():  # some sums have parts; all of one are combined here
+    if not integers(windows.column(TUPLES)).all():  # some sums have parts; all of one are combined here
         codes, limit = numbered([whole(windows.column(name)) for name in names], windows.num_rows)
         groups = Groups.of(codes, limit)
         made, of_row = cells.combined(windows, groups)
@@ -41,14 +44,30 @@ def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
         windows = pa.table({**dict(zip(names, first.columns, strict=True)), **made})
     count = int(np.count_nonzero(integers(windows.column(TUPLES))))
     rest, windows, of_rest = windows.slice(count), windows.slice(0, count), of_row[count:]
-    bounds = {name: _instants(windows.column(of)) for name, of in ((START, WINDOW_START), (END_FIELD, WINDOW_END))}
-    keys = {name: windows.column(name) for name in cells.key_names}
-    rows = pa.table({**keys, **bounds, **cells.results(windows, rest, of_rest)})
+    rows = _rows(cells, windows, rest, of_rest)
+    bounds = [*cells.key_names, START, END_FIELD]
+    if not rest.num_rows:
+        return rows, _no_results(cells, windows.schema)[1]
     over, fields = cells.out_of_range(rest, of_rest)
-    without = rows.select([*keys, *bounds]).take(pa.array(over)).append_column(FIELD, pa.array(fields, pa.string()))
+    without = rows.select(bounds).take(pa.array(over)).append_column(FIELD, pa.array(fields, pa.string()))
     held = np.ones(count, bool)
     held[over] = False
-    return rows if held.all() else rows.filter(pa.array(held)), without
+    return rows.filter(pa.array(held)), without
+
+
+def _rows(cells: Cells, windows: pa.Table, rest: pa.Table, of_rest: Numbers) -> pa.Table:
+    bounds = {name: _instants(windows.column(of)) for name, of in ((START, WINDOW_START), (END_FIELD, WINDOW_END))}
+    keys = {name: windows.column(name) for name in cells.key_names}
+    return pa.table({**keys, **bounds, **cells.results(windows, rest, of_rest)})
+
+
+@lru_cache(64)
+def _no_results(cells: Cells, schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
+    """Return what `results_of` returns for no windows: most transactions complete none."""
+    none = schema.empty_table()
+    rows = _rows(cells, none, none, np.zeros(0, np.int64))
+    bounds = rows.select([*cells.key_names, START, END_FIELD])
+    return rows, bounds.append_column(FIELD, pa.array([], pa.string()))
 
 
 class ResultRows:
