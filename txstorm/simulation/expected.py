@@ -102,10 +102,12 @@ def newest_until(stored: Stored, txid: int, timeline: int) -> int:
     """Return the txid to which a rewind to `txid`, which created `timeline`, restores a state.
 
     It is the txid of the newest version before the rewind or, if that is ahead of `txid`, of the newest permanent
-    version that is not; `txid` itself if the state did not exist then, or began later than it was created.
+    version that is not; `txid` itself if the state did not exist then, or began later than it was created. Where it
+    began counts as permanent: a version before that, of a start that was fenced, is as empty.
     """
     before = [one for one in stored.versions if txid_app(stored.ref, timeline) not in one.apps]
-    if txid < before[-1].apps[SINCE_APP]:
+    since: int = before[-1].apps[SINCE_APP]
+    if txid < since:
         return txid
     for number, version in enumerate(reversed(before)):
         if number and not stays(version.info):
@@ -113,7 +115,7 @@ def newest_until(stored: Stored, txid: int, timeline: int) -> int:
         apps = version.apps
         at: int = next(apps[app] for one in range(timeline - 1, -1, -1) if (app := txid_app(stored.ref, one)) in apps)
         if at <= txid:
-            return at
+            return max(at, since)
     return txid
 
 
