@@ -44,7 +44,7 @@ class TaskTurn:
         self._target = target
         self._lock = RLock()
         self._discarded = False
-        self._changes: list[tuple[Any, Any]] | None = None
+        self._changes: list[tuple[Any, ...]] | None = None
 
     def begin(self, bolt: StatefulHooks | None, *, repeatable: bool = False) -> State | None:
         """Register the object that gets the hooks; return its state, None if that is a table of the topology.
@@ -61,10 +61,10 @@ class TaskTurn:
         self._changes = [] if repeatable and self._target.managed.shared else None
         return TurnState(self, state)
 
-    def note(self, key: Any, value: Any) -> None:
-        """Note a change of the state, for `repeat` and for `written`; None: the key is deleted."""
+    def note(self, key: Any, *value: Any) -> None:
+        """Note a change of the state, for `repeat` and for `written`; without a value, the key is deleted."""
         if self._changes is not None:
-            self._changes.append(deepcopy((key, value)))
+            self._changes.append(deepcopy((key, *value)))
         if self.written is not None:
             self.written.add(any_text(key))
 
@@ -82,11 +82,11 @@ class TaskTurn:
             raise StateError(msg)
         with self.reached("be written"):
             state = cast("KeyValueState", self._target.restored(self.task))
-            for key, value in self._changes:
-                if value is None:
-                    state.delete(key)
+            for key, *value in self._changes:
+                if value:
+                    state.put(key, *value)
                 else:
-                    state.put(key, value)
+                    state.delete(key)
             if self.prepared:
                 state.prepare_commit(self.txid)
 
@@ -163,7 +163,7 @@ class TurnState(KeyValueState):
         self._turn.check()
         with self._turn.reached("be written"):
             found = self._state.delete(key)
-        self._turn.note(key, None)
+        self._turn.note(key)
         return found
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
