@@ -45,6 +45,9 @@ class Recorder:
         assert partition not in self.digests
         self.digests[partition] = digest
 
+    def partition(self, number: int) -> None:
+        pass
+
     def refuse(self, error: BaseException, record: object) -> None:
         raise error
 

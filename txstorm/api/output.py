@@ -76,7 +76,15 @@ class Collector(Protocol):
     def refuse(self, error: BaseException, record: Any) -> None:
         """For spouts: skip one bad record of the source.
 
-        If the error policy allows dead letters, `record` (JSON) is stored as one; otherwise `error` is raised.
+        If the error policy allows dead letters, `record` (JSON) is stored as one, at once, without a replay; otherwise
+        `error` is raised.
+        """
+
+    def partition(self, number: int) -> None:
+        """For spouts: what is emitted from here on comes from partition `number` of the source.
+
+        Receivers get the partitions in the order of their numbers, whichever tasks read them. Without it they get what
+        one task has emitted after the other; partitioned spouts need not call it.
         """
 
     def emitDirect(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:  # noqa: N802

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from txstorm.errors import EngineError
 
-FORMAT = 2
+FORMAT = 3
 # Columns must begin at addresses that suit their values: header and content are padded to multiples of this.
 _ALIGNMENT = 8
-_HEADER = struct.Struct("<BB6xqqIIII")
+_HEADER = struct.Struct("<BB6xqqqIIII")
 
 
 class Kind(IntEnum):
@@ -43,6 +43,8 @@ class Cargo:
         edge: index of the edge in the plan (DATA, SPILLED); for other kinds, the level of the reporting stage.
         source, target: indices of the sending and receiving task.
         sequence: position among the cargo of the same attempt, edge and source task.
+        partition: position, in the order of the source, of the partition that the rows come from; see
+            `txstorm.engine.task.collector.OutputCollector.partition`.
     """
 
     kind: Kind
@@ -54,18 +56,18 @@ class Cargo:
     sequence: int
     batch: pa.RecordBatch | None = None
     data: Any = None
+    partition: int = 0
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, int, int, int]:
         """Sort key for the order in which a receiver executes cargo; edges are numbered in order of subscription."""
-        return (self.edge, self.source, self.sequence)
+        return (self.edge, self.partition, self.source, self.sequence)
 
 
 def encode(cargo: Cargo) -> bytes:
     """Encode `cargo` as bytes: a versioned header, then Arrow IPC or JSON."""
-    header = _HEADER.pack(
-        FORMAT, cargo.kind, cargo.txid, cargo.attempt_id, cargo.edge, cargo.source, cargo.target, cargo.sequence
-    )
+    ids = cargo.txid, cargo.attempt_id, cargo.partition
+    header = _HEADER.pack(FORMAT, cargo.kind, *ids, cargo.edge, cargo.source, cargo.target, cargo.sequence)
     if cargo.batch is None:
         content = json.dumps(cargo.data).encode()
         return header + content + b" " * (-len(content) % _ALIGNMENT)
@@ -80,7 +82,7 @@ def decode(data: pa.Buffer) -> Cargo:
     if data.address % _ALIGNMENT:
         data = pa.py_buffer(data.to_pybytes())
     view = memoryview(data)
-    version, kind, txid, attempt_id, edge, source, target, sequence = _HEADER.unpack(view[: _HEADER.size])
+    version, kind, txid, attempt_id, partition, edge, source, target, sequence = _HEADER.unpack(view[: _HEADER.size])
     if version != FORMAT:
         msg = f"cargo of format {version}, expected {FORMAT}: driver and workers run different versions of txstorm"
         raise EngineError(msg)
@@ -90,7 +92,7 @@ def decode(data: pa.Buffer) -> Cargo:
             batch, content = reader.read_next_batch(), None
     else:
         batch, content = None, json.loads(bytes(body))
-    return Cargo(Kind(kind), txid, attempt_id, edge, source, target, sequence, batch, content)
+    return Cargo(Kind(kind), txid, attempt_id, edge, source, target, sequence, batch, content, partition)
 
 
 def split(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:

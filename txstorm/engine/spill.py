@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,16 +23,8 @@ def spill(cargo: Cargo, directory: Path) -> Cargo:
     assert cargo.batch is not None
     with pa.OSFile(os.fspath(path), "wb") as sink, pa.ipc.new_file(sink, cargo.batch.schema) as writer:
         writer.write_batch(cargo.batch)
-    return Cargo(
-        Kind.SPILLED,
-        cargo.txid,
-        cargo.attempt_id,
-        cargo.edge,
-        cargo.source,
-        cargo.target,
-        cargo.sequence,
-        data={"file": name, "rows": cargo.batch.num_rows, "bytes": cargo.batch.nbytes},
-    )
+    data = {"file": name, "rows": cargo.batch.num_rows, "bytes": cargo.batch.nbytes}
+    return replace(cargo, kind=Kind.SPILLED, batch=None, data=data)
 
 
 def sweep_spilled(directory: str | None, upto: int | None, epoch: int | None = None) -> None:

@@ -19,6 +19,9 @@ from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
 from txstorm.spouts.port import Parts, SpoutCommitter, SpoutPlanner, SpoutTask
 
+_PARTITIONS = 1 << 40
+"""More partitions than a source has."""
+
 
 class CompositePlanner(SpoutPlanner):
     """Planner of a composite spout: plans a batch of each source that is ready.
@@ -175,14 +178,14 @@ class CompositeTask(SpoutTask):
     def run(self, attempt: TransactionAttempt, document: Any, carried: Parts, collector: Collector) -> Parts:
         """Emit this task's share of every source; each source's partition positions are carried over separately."""
         parts: Parts = {}
-        for name, task in self._tasks.items():
+        for number, (name, task) in enumerate(sorted(self._tasks.items())):
             if name not in document["sources"]:
                 continue  # planned before this source was added
             own = self._contexts[name]
             own.attempt, own.stamp = attempt, self._context.stamp
             own.payload = (self._context.payload or {}).get(name)
             known = _of(name, carried)
-            renamed = _SourceCollector(collector, name, self._streams[name])
+            renamed = _SourceCollector(collector, name, self._streams[name], number)
             reported = task.run(attempt, document["sources"][name], known, renamed)
             carried.update(_under(name, known))
             parts.update(_under(name, reported))
@@ -218,9 +221,12 @@ class CompositeCommitter(SpoutCommitter):
 
 
 class _SourceCollector:
-    """Collector that renames a source's streams to their names in the composite spout."""
+    """Collector that renames a source's streams to their names in the composite spout, and numbers all partitions.
 
-    def __init__(self, inner: Collector, source: str, streams: Mapping[str, str]) -> None:
+    `number` is that of the source, in the order of the sources' names.
+    """
+
+    def __init__(self, inner: Collector, source: str, streams: Mapping[str, str], number: int) -> None:
         self._inner = inner
         self._source = source
         # `inner` refuses a stream that the source does not declare, under the name that it would have.
@@ -228,6 +234,8 @@ class _SourceCollector:
         self.report_error = self.reportError = inner.report_error
         self.refuse = inner.refuse
         self.note = inner.note
+        self._first = number * _PARTITIONS
+        self.partition(0)
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         self._inner.emit(*values, stream=self._named(stream))
@@ -242,6 +250,9 @@ class _SourceCollector:
 
     def digest(self, partition: str, digest: str) -> None:
         self._inner.digest(f"{self._source}/{partition}", digest)
+
+    def partition(self, number: int) -> None:
+        self._inner.partition(self._first + number)
 
     def _named(self, stream: str) -> str:
         return self._streams.get(stream, f"{self._source}-{stream}")

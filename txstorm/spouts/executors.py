@@ -362,6 +362,7 @@ class _PartitionedTask(SpoutTask):
         mine = _mine(document["parts"], self._context.task, self._context.parallelism)
         for partition, part in mine.items():
             if "batch" in part:
+                collector.partition(int(partition))
                 self._emitter.emit_partition_batch(attempt, collector, int(partition), copied(part["batch"]))
         return mine
 
@@ -399,6 +400,7 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
     }
     for partition in range(context.task, count, context.parallelism):
         last = _position(carried.get(str(partition)))
+        collector.partition(partition)
         watched = WatchedCollector(collector)
         meta = emit(watched, partition, copied(last))
         if meta is None and watched.emitted:

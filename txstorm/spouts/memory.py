@@ -176,8 +176,10 @@ class _MemoryEmitter(Emitter):
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         task, tasks = self._context.task, self._context.parallelism
-        for partition, rows in self._context.payload.items():
-            if int(partition) % tasks == task:
+        payload = {int(partition): rows for partition, rows in self._context.payload.items()}
+        for partition, rows in sorted(payload.items()):
+            if partition % tasks == task:
+                collector.partition(partition)
                 for row in rows:
                     collector.emit(*row)
 

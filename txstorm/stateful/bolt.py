@@ -137,6 +137,10 @@ class AnchoringCollector:
         """Record a digest, as spouts do."""
         self._collector.digest(partition, digest)
 
+    def partition(self, number: int) -> None:
+        """Note the partition that follows, as spouts do."""
+        self._collector.partition(number)
+
     def refuse(self, error: BaseException, record: Any) -> None:
         """Reject a record, as spouts do."""
         self._collector.refuse(error, record)

@@ -142,6 +142,7 @@ class _FeedEmitter(Emitter):
         self._context = context
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        # Task i emits every n-th tuple, so that one task emits all of them in the order in which they were fed.
-        for row in self._context.payload[self._context.task :: self._context.parallelism]:
+        # Receivers get what one task has emitted after the other: all tuples, in the order in which they were fed.
+        rows, task, tasks = self._context.payload, self._context.task, self._context.parallelism
+        for row in rows[len(rows) * task // tasks : len(rows) * (task + 1) // tasks]:
             collector.emit(*row)

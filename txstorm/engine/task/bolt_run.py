@@ -16,23 +16,40 @@ from txstorm.engine.task.error_rows import At, shortened
 
 
 class Arrival:
-    """Rows received by a task: a record batch with its origin."""
+    """Rows received by a task: a record batch with its origin.
 
-    __slots__ = ("batch", "component", "stream", "task")
+    Attributes:
+        edge: index of the edge; a task receives its input in the order of edges, that is, of its subscriptions.
+        partition: position of their partition in the order of the source; 0 behind an exchange.
+    """
 
-    def __init__(self, component: str, stream: str, task: int, batch: pa.RecordBatch) -> None:
+    __slots__ = ("batch", "component", "edge", "partition", "stream", "task")
+
+    def __init__(
+        self, component: str, stream: str, task: int, batch: pa.RecordBatch, edge: int = 0, partition: int = 0
+    ) -> None:
         self.component = component
         self.stream = stream
         self.task = task
         self.batch = batch
+        self.edge = edge
+        self.partition = partition
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Sort key for the order in which a task receives rows."""
+        return (self.edge, self.partition)
 
     def part(self, first: int, count: int) -> Arrival:
         """Return a slice of `count` rows, starting at row `first`, without copying."""
-        return Arrival(self.component, self.stream, self.task, self.batch.slice(first, count))
+        return self._with(self.batch.slice(first, count))
 
     def taken(self, rows: Sequence[int]) -> Arrival:
         """Return a copy with only the rows at these indices."""
-        return Arrival(self.component, self.stream, self.task, self.batch.take(pa.array(rows, pa.int64())))
+        return self._with(self.batch.take(pa.array(rows, pa.int64())))
+
+    def _with(self, batch: pa.RecordBatch) -> Arrival:
+        return Arrival(self.component, self.stream, self.task, batch, self.edge, self.partition)
 
 
 def takes_only_batches(bolt: BasicBolt | BatchBolt) -> bool:
@@ -76,6 +93,7 @@ class BoltRun:
     def by_tuple(self, arrival: Arrival) -> bool:
         """Return whether the bolt receives the rows of `arrival` one by one; call before passing them to it."""
         self.context.source = (arrival.component, arrival.stream, arrival.task)
+        self.collector.partition(arrival.partition)
         return not self._batches or (self._tuples and is_tagged(arrival.batch))
 
     def tuples(self, arrival: Arrival) -> Iterator[Tuple]:
@@ -128,6 +146,7 @@ class BoltRun:
 
     def finish(self) -> None:
         """Finish the batch after all of its input has been executed."""
+        self.collector.partition(OutputCollector.AFTER_ALL)
         if isinstance(self.bolt, BatchBolt):
             try:
                 self.bolt.finish_batch()

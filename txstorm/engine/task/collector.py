@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,11 +19,15 @@ FLUSH_VALUES = 131072
 
 
 class Emitted(NamedTuple):
-    """Rows that a task emitted to one stream, in order; `direct` is the receiving task if the stream is direct."""
+    """Rows that a task emitted to one stream, in order; `direct` is the receiving task if the stream is direct.
+
+    For `partition` see `OutputCollector.partition`.
+    """
 
     stream: str
     batch: pa.RecordBatch
     direct: int | None = None
+    partition: int = 0
 
 
 Observe = Callable[[str, int, TransactionAttempt, Sequence[Emitted]], None]
@@ -36,7 +41,7 @@ class _Buffer:
     never strings and numbers.
     """
 
-    __slots__ = ("arity", "direct", "fields", "flat", "rows")
+    __slots__ = ("arity", "cuts", "direct", "fields", "flat", "rows")
 
     def __init__(self, declaration: StreamDeclaration) -> None:
         self.fields = declaration.fields
@@ -45,26 +50,51 @@ class _Buffer:
         self.direct = declaration.direct
         self.flat: list[Any] = []
         self.rows = 0
+        # (partition, number of rows buffered at its end); rows are cut when sent: their types must not depend on it.
+        self.cuts: list[tuple[int, int]] = []
 
-    def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
-        """Return the buffered rows, and clear the buffer; `refuse` is called with each tuple that cannot be sent."""
+    def cut(self, partition: int) -> None:
+        """Note that the rows since the last cut come from `partition`."""
+        rows = len(self.flat) // len(self.fields) if self.fields else self.rows
+        if rows > (self.cuts[-1][1] if self.cuts else 0):
+            self.cuts.append((partition, rows))
+
+    def take(
+        self, partition: int, refuse: Callable[[tuple[Any, ...], EmitError], None]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (partition, its rows) of the buffered rows, the last of which are of `partition`; clear the buffer.
+
+        `refuse` is called with each tuple that cannot be sent.
+        """
+        self.cut(partition)
+        cuts, self.cuts = self.cuts, []
+        if not cuts:
+            return
+        batch, rows = self._batch(refuse)
+        first = 0
+        for number, end in cuts:
+            last = bisect_left(rows, end)
+            if last > first:
+                yield number, batch.slice(first, last - first)
+            first = last
+
+    def _batch(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> tuple[pa.RecordBatch, Sequence[int]]:
+        """Return the buffered rows that can be sent, with their numbers, and clear the buffer."""
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
-            return batch_of_rows([()] * rows, ()) if rows else None
-        if not flat:
-            return None
+            return batch_of_rows([()] * rows, ()), range(rows)
         try:
-            return batch_of_columns([flat[i::width] for i in range(width)], self.fields)
+            return batch_of_columns([flat[i::width] for i in range(width)], self.fields), range(len(flat) // width)
         except EmitError:
-            good = []
-            for row in (tuple(flat[i : i + width]) for i in range(0, len(flat), width)):
+            good: dict[int, tuple[Any, ...]] = {}
+            for number, row in enumerate(tuple(flat[i : i + width]) for i in range(0, len(flat), width)):
                 try:
                     batch_of_rows([row], self.fields)
-                    good.append(row)
+                    good[number] = row
                 except EmitError as error:
                     refuse(row, error)
-            return batch_of_rows(good, self.fields) if good else None
+            return batch_of_rows(list(good.values()), self.fields), list(good)
 
 
 class OutputCollector:
@@ -74,12 +104,20 @@ class OutputCollector:
         component: the component that emits.
         streams: the streams that it declares.
         eager: whether `emit` checks values immediately, which is much slower than checking whole batches.
+        ordered: whether rows carry the partition of the source that they come from.
     """
 
-    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False) -> None:
+    AFTER_ALL = (1 << 63) - 1
+    """Position, in the order of the source, of what a bolt emits in `finish_batch`."""
+
+    def __init__(
+        self, component: str, streams: Mapping[str, StreamDeclaration], *, eager: bool = False, ordered: bool = False
+    ) -> None:
         self._component = component
         self._buffers = {name: _Buffer(declaration) for name, declaration in streams.items()}
         self._eager = eager
+        self._ordered = ordered
+        self._partition = 0
         if eager:
             for buffer in self._buffers.values():
                 buffer.arity = -1
@@ -135,7 +173,7 @@ class OutputCollector:
         else:
             self._flush(stream)
             for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", self.refuse):
-                self._add(stream, piece)
+                self._add(stream, self._partition, piece)
 
     def report_error(self, error: BaseException) -> None:
         """Report `error` to the driver without failing the batch."""
@@ -147,6 +185,16 @@ class OutputCollector:
     def digest(self, partition: str, digest: str) -> None:
         """Record the digest of the input read from `partition`."""
         self.digests[partition] = digest
+
+    def partition(self, number: int) -> None:
+        """Note that what is emitted from here on comes from partition `number`, in the order of the source.
+
+        Receivers behind the next exchange get the rows of all tasks in the order of these numbers.
+        """
+        if self._ordered and number != self._partition:
+            for buffer in self._buffers.values():
+                buffer.cut(self._partition)
+            self._partition = number
 
     def refuse(self, error: BaseException, record: Any) -> None:
         """Reject a record that a spout cannot emit: raise `error`, unless `divert` makes the record a dead letter."""
@@ -173,27 +221,28 @@ class OutputCollector:
     def _flush(self, stream: str) -> None:
         buffer = self._buffers[stream]
         if not buffer.direct:
-            self._add(stream, self._taken(stream))
+            self._flush_to(stream)
 
     def _flush_direct(self) -> None:
         if self._pending_direct is not None:
             stream, task = self._pending_direct
-            self._add(stream, self._taken(stream), task)
+            self._flush_to(stream, task)
             self._pending_direct = None
 
-    def _taken(self, stream: str) -> pa.RecordBatch | None:
+    def _flush_to(self, stream: str, direct: int | None = None) -> None:
         def refuse(values: tuple[Any, ...], error: EmitError) -> None:
             given = shortened(values)
             found = EmitError(f"{self._component}, stream {stream!r}, tuple {given}: {error}")
             found.late = not self._eager
             self.refuse(found, {"tuple": given})
 
-        return self._buffers[stream].take(refuse)
+        for partition, batch in self._buffers[stream].take(self._partition, refuse):
+            self._add(stream, partition, batch, direct)
 
-    def _add(self, stream: str, batch: pa.RecordBatch | None, direct: int | None = None) -> None:
-        if batch is not None and batch.num_rows:
+    def _add(self, stream: str, partition: int, batch: pa.RecordBatch, direct: int | None = None) -> None:
+        if batch.num_rows:
             self.count += batch.num_rows
-            self._out.append(Emitted(stream, batch, direct))
+            self._out.append(Emitted(stream, batch, direct, partition))
 
     def _refuse(self, stream: str, values: tuple[Any, ...] | None, *, direct: bool) -> None:
         where = f"{self._component}, stream {stream!r}"

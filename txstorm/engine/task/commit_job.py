@@ -63,7 +63,7 @@ class _ShareRun(CommitRun):
         super().__init__(program, txid_input, cargo, tables)
         self.sent: list[Cargo] = []
 
-    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
         """Spill rows of `edge` to a file, for the downstream bolt."""
         cargo = Cargo(Kind.DATA, *self.input.attempt, edge.index, source, target, len(self.sent), batch)
         self.sent.append(spill(cargo, _spilled(self.program)))

@@ -77,7 +77,7 @@ class CommitRun(PhaseRun):
             batch = unspill(cargo, Path(self.program.spill_dir))
         self.arrive(edge, cargo.source, cargo.target, batch)
 
-    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
         """Pass rows of `edge` to a downstream bolt."""
         self.arrive(edge, source, target, batch)
 

@@ -37,11 +37,11 @@ class Resources(CommitResources, Protocol):
 
 
 class Sent(NamedTuple):
-    """Output of one component in one task; `routed` is (edge, receiving task, rows)."""
+    """Output of one component in one task; `routed` is (edge, receiving task, rows, partition of the source)."""
 
     collector: OutputCollector
     emitted: Sequence[Emitted]
-    routed: Sequence[tuple[Edge, int, pa.RecordBatch]]
+    routed: Sequence[tuple[Edge, int, pa.RecordBatch, int]]
 
 
 class PhaseRun(ABC):
@@ -78,12 +78,13 @@ class PhaseRun(ABC):
         return {component for (component, _), one in self.windows.items() if one.waiting}
 
     @abstractmethod
-    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Pass rows of `edge` from a source task to a target task."""
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
+        """Pass rows of `edge`, which come from a partition of the source, from a source task to a target task."""
 
-    def arrive(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
-        """Add rows to the input of a task of this phase."""
-        self.arrivals[edge.target, target].append(Arrival(edge.source, edge.stream, source, batch))
+    def arrive(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int = 0) -> None:
+        """Add rows to the input of a task of this phase; `partition`: the partition that its output comes from."""
+        arrival = Arrival(edge.source, edge.stream, source, batch, edge.index, partition)
+        self.arrivals[edge.target, target].append(arrival)
         self.count_received(edge, batch.num_rows)
 
     def count_received(self, edge: Edge, rows: int) -> None:
@@ -149,7 +150,8 @@ class ComponentRun:
 
     def collector(self) -> OutputCollector:
         """Create a collector for the component's streams."""
-        return collector_kind(self.phase.observe)(self.spec.id, self.spec.streams)
+        kind = collector_kind(self.phase.observe)
+        return kind(self.spec.id, self.spec.streams, ordered=self.phase.level == 0)
 
     def begin(self, bolt: BasicBolt | BatchBolt, collector: OutputCollector | None = None) -> BoltRun:
         """Prepare `bolt`, a newly created object, and return its run."""
@@ -197,7 +199,7 @@ class ComponentRun:
     def routed(self, collector: OutputCollector, emitted: Sequence[Emitted]) -> Sent:
         """Route the output without sending any of it: a custom grouping is user code and may raise."""
         phase = self.phase
-        sent: list[tuple[Edge, int, pa.RecordBatch]] = []
+        sent: list[tuple[Edge, int, pa.RecordBatch, int]] = []
         for edge in phase.program.out_edges(self.spec.id):
             divert = phase.diversion.grouping(self, edge.stream) if phase.diversion is not None else None
             router = Router(edge, phase.input.attempt.txid, self.task, phase.at, divert)
@@ -210,8 +212,8 @@ class ComponentRun:
         sent.collector.close(phase.input.attempt)
         if phase.observe is not None:
             phase.observe(id, self.task, phase.input.attempt, sent.emitted)
-        for edge, target, batch in sent.routed:
-            phase.send(edge, self.task, target, batch)
+        for edge, target, batch, partition in sent.routed:
+            phase.send(edge, self.task, target, batch, partition)
         if self.spec.part_of is None:
             phase.counts[id] = phase.counts.get(id, 0) + sent.collector.count
         phase.reported += [f"{self.spec.name}[{self.task}]: {error!r}" for error in sent.collector.errors]

@@ -36,8 +36,8 @@ class CheckedCollector(OutputCollector):
     What is passed to `note` is emitted to a stream that is not declared, so that only the observer receives it.
     """
 
-    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration]) -> None:
-        super().__init__(component, streams)
+    def __init__(self, component: str, streams: Mapping[str, StreamDeclaration], *, ordered: bool = False) -> None:
+        super().__init__(component, streams, ordered=ordered)
         self._given: list[_Given] = []
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:

@@ -132,16 +132,16 @@ class Router:
         return targets
 
 
-def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (task, rows) pairs for everything sent over `edge`, in order."""
+def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[tuple[int, pa.RecordBatch, int]]:
+    """Yield (task, rows, partition of the source) for everything sent over `edge`, in order."""
     for one in emitted:
         if one.stream != edge.stream:
             continue
         if one.direct is not None:
             check_target(edge, one.direct)
-            yield one.direct, one.batch
+            yield one.direct, one.batch, one.partition
         else:
-            yield from router.route(one.batch)
+            yield from ((*routed, one.partition) for routed in router.route(one.batch))
 
 
 def check_target(edge: Edge, target: object) -> None:

@@ -185,7 +185,11 @@ class TxidRun(PhaseRun):
     def run_component(self, spec: ComponentSpec) -> None:
         """Run one component on its input, and send its output downstream."""
         run = ComponentRun(self, spec, self._task.task)
-        sent = self._emit(run) if spec.kind == "spout" else run.run(self.arrivals.pop((spec.id, run.task), []))
+        if spec.kind == "spout":
+            sent = self._emit(run)
+        else:
+            arrivals = self.arrivals.pop((spec.id, run.task), [])
+            sent = run.run(sorted(arrivals, key=lambda one: one.order))
         if spec.part_of is None:
             self.counts[spec.id] = 0
         if sent is not None:
@@ -220,14 +224,15 @@ class TxidRun(PhaseRun):
             diversion.letters.add_metadata(run.failure(error, trace=False), spec.id, run.task, metadata)
             return None
 
-    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch) -> None:
+    def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
         """Pass rows of `edge` to the next component of this task, or keep them as cargo."""
         if edge.local and self._task.levels[edge.index] == self.level:
-            self.arrive(edge, source, target, batch)
+            self.arrive(edge, source, target, batch, partition)
             return
         for piece in split(batch, self.program.settings["cargo_bytes"]):
             number = len(self._sent) + 1
-            cargo = Cargo(Kind.DATA, *self.input.attempt, edge.index, source, target, number, batch=piece)
+            place = edge.index, source, target, number
+            cargo = Cargo(Kind.DATA, *self.input.attempt, *place, batch=piece, partition=partition)
             self._sent.append(cargo)
 
     def finished(self, seconds: float) -> Iterator[Cargo]:

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -194,9 +195,20 @@ def segments(pieces: Sequence[Piece], parallelism: int) -> list[Segment]:
     return [_segment(parts) for _, parts in found]
 
 
+def share_of(planned: Sequence[Segment], task: int, parallelism: int) -> list[Segment]:
+    """Return the segments of a batch that task `task` of `parallelism` emits: about as many records as any other."""
+    bounds = _bounds(sum(one.rows for one in planned), parallelism)
+    ends = accumulate(one.rows for one in planned)
+    return [one for one, end in zip(planned, ends, strict=True) if bisect_right(bounds, end - 1) == task]
+
+
+def _bounds(rows: int, parallelism: int) -> list[int]:
+    """Return the ends of the shares of `rows` records."""
+    return [share * rows // parallelism for share in range(1, parallelism + 1)]
+
+
 def _parts(pieces: Sequence[Piece], parallelism: int) -> Iterator[tuple[int, Piece]]:
-    total = sum(piece.rows for piece in pieces)
-    bounds = [share * total // parallelism for share in range(1, parallelism + 1)]
+    bounds = _bounds(sum(piece.rows for piece in pieces), parallelism)
     row = 0
     for piece in pieces:
         first = piece.first

@@ -1,7 +1,7 @@
 """The file spout: text, CSV, JSON-lines and Parquet files as transactions that can be replayed exactly.
 
-Metadata of a txid: ``{"v": 1, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}}``. Task i
-of n emits segments i, i+n, …
+Metadata of a txid: ``{"v": 1, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}}``. Each
+task emits consecutive segments, so that the rows of all tasks, one task after the other, are in the order of the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from txstorm.spouts.files.csv_records import CsvFormat, csv_header
 from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
 from txstorm.spouts.files.listing import Listing, Paths, absolute, check_named, expand
 from txstorm.spouts.files.parquet import ParquetFormat, parquet_file
-from txstorm.spouts.files.ranges import Block, Piece, Position, Segment, checked, segments
+from txstorm.spouts.files.ranges import Block, Piece, Position, Segment, checked, segments, share_of
 from txstorm.user_code import calling_line
 
 FORMATS = ("text", "csv", "jsonl", "parquet")
@@ -307,8 +307,8 @@ class _FileEmitter(Emitter):
         self._context = context
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        mine = checked(metadata)["segments"][self._context.task :: self._context.parallelism]
-        for segment in map(Segment.from_json, mine):
+        planned = [Segment.from_json(one) for one in checked(metadata)["segments"]]
+        for segment in share_of(planned, self._context.task, self._context.parallelism):
             with _naming(self._context.component, attempt.txid):
                 check_named(self._paths, segment.file)
                 self._format.emit(segment, collector)

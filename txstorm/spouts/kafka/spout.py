@@ -180,7 +180,9 @@ class _KafkaEmitter(Emitter):
         except Unavailable as error:
             msg = f"{where}: {error}"
             raise (SpoutError if error.refused else FailedException)(msg) from None
+        everything = {partition: number for number, partition in enumerate(ranges_of(metadata))}
         for partition, extent in mine.items():
+            collector.partition(everything[partition])
             emit_records(self._source, where, partition, extent, messages[partition], collector)
 
     def _read(
