@@ -41,6 +41,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+LEAVE_OUT = ", or leave such records out with on_error='dead_letter'"
+"""End of messages about records that such a policy would leave out; see `without_advice`."""
+
+
+def without_advice(message: str) -> str:
+    """Return `message` as it is to be shown under a policy that leaves records out."""
+    return message.replace(LEAVE_OUT, "")
+
 
 class TxstormError(Exception):
     """Base class of all errors that txstorm raises."""

@@ -76,7 +76,7 @@ def on_c(wrong: Any, otherwise: Any) -> Any:
 
 
 TUPLE = r"id='c', ts={}\)"
-FIX = "correct the tuple upstream, or leave such tuples out with on_error='dead_letter'"
+FIX = "correct the tuple upstream, or leave such records out with on_error='dead_letter'"
 TUPLES: dict[str, tuple[Any, Any, str]] = {
     "None as timestamp": (timed, None, f"w: field 'ts' of .*{TUPLE.format(None)}: .*got None; {FIX}"),
     "a naive timestamp": (timed, NAIVE, r"feed.*tuple \('c', .*: field 'ts': .* has no time zone; .* give it one"),

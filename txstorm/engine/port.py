@@ -108,7 +108,8 @@ class Processed:
         counts: component → number of tuples it emitted.
         received: component → number of tuples that it received in this phase.
         reported: errors reported without failing the batch.
-        diverted: dead letters, with the schema `txstorm.storage.rows.dead_letters.SENT_SCHEMA`.
+        diverted: dead letters, those of a spout in the first attempt, too; their schema is
+            `txstorm.storage.rows.dead_letters.SENT_SCHEMA`.
         busy: stage level → seconds of work, summed over its tasks.
         reports, emitters: the tasks that have reported, and the tasks of the spout that have emitted.
         error: set if the txid failed. All other fields are then invalid except `digests` and, if all emitters have

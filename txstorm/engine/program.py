@@ -138,6 +138,11 @@ class Program:
         return TaskContext(self.topology, component, 0, spec.parallelism, spec.task_settings())
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether records that fail become dead letters."""
+        return str(self.settings["on_error"]).endswith("dead_letter")
+
+    @property
     def spout(self) -> str:
         """The spout's id."""
         return self.stages[0].components[0]

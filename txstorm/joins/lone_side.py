@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from txstorm.api.assembly import Site, SiteInput
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, near
-from txstorm.errors import InputError, StateError
+from txstorm.errors import LEAVE_OUT, InputError, StateError
 from txstorm.joins.interval.interval_committer import SideTimes
 from txstorm.joins.interval.interval_plan import SidePlan
 from txstorm.joins.rules.positions import Arrivals, PositionRule
@@ -139,8 +139,7 @@ class CheckedSideTimes(SideTimes):
                 what = "None" if value is None else f"{type(value).__name__} {shown(value)}"
                 msg = (
                     f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
-                    f"{what}; use {KEY_TYPES}, for ids without None, or leave such tuples out with "
-                    "on_error='dead_letter'"
+                    f"{what}; use {KEY_TYPES}, for ids without None{LEAVE_OUT}"
                 )
                 raise ValueError(msg)
         key = tuple(found[name] for name in self._side.key if name in found)
@@ -151,7 +150,7 @@ class CheckedSideTimes(SideTimes):
                 if name not in self._side.key:
                     key_bytes(value, "id")
         except StateError as error:
-            msg = f"{self._plan.id}: {self._side!r}: {error}, or leave such tuples out with on_error='dead_letter'"
+            msg = f"{self._plan.id}: {self._side!r}: {error}{LEAVE_OUT}"
             raise ValueError(msg) from None
 
 

@@ -21,14 +21,14 @@ from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
 from txstorm.engine.task.error_rows import RAISED
-from txstorm.errors import EngineError, FailedException, InputError
+from txstorm.errors import EngineError, FailedException, InputError, without_advice
 from txstorm.lanes import Flag
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
 from txstorm.runtime.control import CORE_COMMANDS, CommandHandler, Control
-from txstorm.runtime.failures import batch_failure, letters_failure, spout_failure, spout_row
+from txstorm.runtime.failures import Warnings, batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.loop import LONGEST, Loop, Waiters
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
@@ -112,6 +112,7 @@ class Driver:
             session, monitor, lambda: self.state, self._loop.feed, lambda drain: self.stop(drain=drain), commands
         )
         self.stopping = stopping
+        self._warnings = Warnings(log)
         self.jobs = PackQueue(
             session.engine,
             session.window,
@@ -445,7 +446,8 @@ class Driver:
             txid_input = inputs[outcome.attempt]
             # A dead-lettered batch had data, even if none of it was emitted; a system transaction says nothing of that.
             if not txid_input.facts.system:
-                self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or len(txid_input.divert))
+                left_out = len(txid_input.divert) + len(outcome.diverted)
+                self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or left_out)
             failed = self._session.retry.failure(txid)
             self._ready[txid] = ProcessedBatch(
                 txid_input,
@@ -504,7 +506,9 @@ class Driver:
             self._loop.feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
-            log.warning("txid %s: %s; replayed (failure %s)", attempt, row, decision.count)
+            text = f"txid {attempt}: {row}; replayed (failure {decision.count})"
+            leaves_out = self._session.program.leaves_out
+            self._warnings.say(row.component, row.type, row.frame, without_advice(text) if leaves_out else text)
         self._monitor.replayed()
         self._loop.feed(ev.Failed(*attempt, resume=decision.delay == 0))
         if decision.delay > 0:

@@ -6,6 +6,7 @@ topology (R11, failures).
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -173,6 +174,24 @@ class LetterLimit:
 
 def _limit_row(kind: str, message: str) -> ErrorRow:
     return ErrorRow("dead letters", 0, LIMIT, kind, message, "", "")
+
+
+class Warnings:
+    """Logs a warning about the first error of each cause, and at 10, 100, … how many there have been."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def say(self, component: str, kind: str, frame: str, text: str, times: int = 1) -> None:
+        """Log `text` if it is the first of `times` errors of this class at this line of the component's code."""
+        cause = component, kind, frame
+        before = self._counts[cause]
+        self._counts[cause] += times
+        if not before:
+            self._log.warning("%s", text)
+        elif len(str(self._counts[cause])) > len(str(before)):
+            self._log.warning("%s errors like this so far, %s: %s", f"{self._counts[cause]:,}", component, text)
 
 
 class RetryPolicy:

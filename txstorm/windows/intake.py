@@ -13,7 +13,7 @@ import pyarrow as pa
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
-from txstorm.errors import InputError
+from txstorm.errors import LEAVE_OUT, InputError
 from txstorm.keys import EQUAL, row_text, row_texts
 from txstorm.windows.plan import TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
@@ -169,11 +169,7 @@ class Intake:
     def _bad(self, one: Tuple, error: TimestampError) -> ValueError:
         field = self._plan.time.field
         what = f"field {field!r}" if field is not None else "the timestamp extractor"
-        msg = (
-            f"{self._plan.id}: {what} of {one!r}: {error}; correct the tuple upstream, or leave such tuples out with "
-            "on_error='dead_letter'"
-        )
-        return ValueError(msg)
+        return ValueError(f"{self._plan.id}: {what} of {one!r}: {error}; correct the tuple upstream{LEAVE_OUT}")
 
     def _tuples(self, number: int, task: int, batch: pa.RecordBatch) -> Iterator[Tuple]:
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -35,7 +35,9 @@ def kept(spout: Any, data_dir: Path, columns: dict[str, Any], stream: str = "def
     builder = TransactionalTopologyBuilder("refusing", "source", spout, parallelism=2)
     builder.set_bolt("keep", DeltaSink("rows", columns)).global_grouping("source", stream)
     builder.set_settings({"on_error": "dead_letter", **settings})
-    return ended(builder.build_topology(), data_dir)
+    handle = ended(builder.build_topology(), data_dir)
+    assert handle.progress.replays == 0, "bad records are left out at once"
+    return handle
 
 
 def rows(handle: Any, *names: str) -> list[tuple[Any, ...]]:
@@ -149,6 +151,21 @@ def test_decimals_of_csv_are_those_of_the_text_or_refused(tmp_path):
     assert rows(handle, "n", "d") == good
     assert sorted(one["line"] - 2 for one, _ in refused(handle)) == [1, 2, 5, 6, 9]
     assert all("column 'd': expected a value that fits decimal128(38, 18), got " in why for _, why in refused(handle))
+
+
+def test_a_cause_is_warned_of_once_and_then_counted(tmp_path, caplog):
+    """Thirty bad lines in ten transactions: one warning for the first, one for the tenth, without useless advice."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n[{n}]\n' for n in range(30)))
+    spout = FileSpout(tmp_path / "a.jsonl", max_batch_rows=6)
+    handle = kept(spout, tmp_path / "data", {"n": int}, on_error="retry(2), dead_letter")
+    assert rows(handle, "n") == [(n,) for n in range(30)]
+    assert len(refused(handle)) == 30
+    said = [
+        one.getMessage() for one in caplog.records if one.levelname == "WARNING" and "not a JSON" in one.getMessage()
+    ]
+    assert ["source left out a record" in one for one in said] == [True, True]
+    assert said[1].startswith("12 errors like this so far")
+    assert not any("on_error" in text for text in [*said, *(message for _, message in refused(handle))])
 
 
 class Thing:

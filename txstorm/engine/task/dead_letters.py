@@ -16,6 +16,7 @@ from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
 from txstorm.engine.task.error_rows import RAISED, kind_of
+from txstorm.errors import without_advice
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
 from txstorm.typed import misfit_behind, misfits
@@ -47,12 +48,21 @@ class Letters:
         """Add a dead letter for a batch, or one emitter's part of it (`task`); `metadata` holds JSON values."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
 
+    def refuse(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
+        """Return the callback by which a spout refuses a record, which becomes a dead letter."""
+
+        def divert(error: BaseException, record: Any) -> bool:
+            self.add_record(component.failure(error, trace=False), record)
+            return True
+
+        return divert
+
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
         self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
-        cause = (error.kind, error.type, error.message, error.frame, error.column)
+        cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:

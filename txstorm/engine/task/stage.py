@@ -22,6 +22,7 @@ from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.spill import spill
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Sent
+from txstorm.engine.task.dead_letters import Letters
 from txstorm.engine.task.digest import missing_digests
 from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.engine.task.fingerprints import leaving_alone
@@ -176,6 +177,7 @@ class TxidRun(PhaseRun):
         super().__init__(task.program, txid_input, task.stage.level, task.observe)
         self._task = task
         self._sent: list[Cargo] = []
+        self.letters = Letters() if self.diversion is None else self.diversion.letters
         # Rows that the spout's task emitted, by partition; None until it has emitted.
         self.parts: dict[str, Any] | None = None
         self.digests: dict[str, str] = {}
@@ -204,8 +206,10 @@ class TxidRun(PhaseRun):
                 self.parts = self._task.emit_spout(run, OutputCollector(spec.id, spec.streams))
             return None
         collector = run.collector()
-        letters = len(diversion.letters) if diversion else 0
-        if diversion:
+        letters = len(self.letters)
+        if self.program.leaves_out:  # at once: a record that cannot be decoded now never can
+            collector.divert = self.letters.refuse(run)
+        elif diversion is not None:
             collector.divert = diversion.records(run)
         try:
             self.parts = self._task.emit_spout(run, collector)
@@ -219,9 +223,9 @@ class TxidRun(PhaseRun):
             if parts is None:  # every replay would fail on it again
                 raise
             self.parts = parts
-            diversion.letters.cut(letters)
+            self.letters.cut(letters)
             metadata = metadata_of(self.input.document, parts, run.task, spec.parallelism)
-            diversion.letters.add_metadata(run.failure(error, trace=False), spec.id, run.task, metadata)
+            self.letters.add_metadata(run.failure(error, trace=False), spec.id, run.task, metadata)
             return None
 
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
@@ -238,9 +242,9 @@ class TxidRun(PhaseRun):
     def finished(self, seconds: float) -> Iterator[Cargo]:
         """Yield the output of the task for this txid: the rows, followed by its report."""
         yield from self._spill(self._sent)
-        if self.diversion is not None and len(self.diversion.letters):
+        if len(self.letters):
             letters = self._task.report(Kind.DIVERTED, self.input, None)
-            for piece in split(self.diversion.letters.take(), self.program.settings["cargo_bytes"]):
+            for piece in split(self.letters.take(), self.program.settings["cargo_bytes"]):
                 yield replace(letters, batch=piece)
         data = {
             "counts": self.counts,

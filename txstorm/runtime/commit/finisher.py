@@ -32,7 +32,7 @@ from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.outcome import CommittedTxid, GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
 from txstorm.runtime.commit.turn import CommitTurn
-from txstorm.runtime.failures import LetterLimit, letters_command, letters_text, tallies
+from txstorm.runtime.failures import LetterLimit, Warnings, letters_command, letters_text, tallies
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.facts import with_waiting
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
@@ -168,6 +168,7 @@ class GroupFinisher:
         self._books = books
         self._identity = identity
         self._publisher = publisher
+        self._warnings = Warnings(log)
 
     def warm_up(self) -> None:
         """Open the tables, and have committers load what they hold in memory, before the first group.
@@ -319,7 +320,7 @@ class GroupFinisher:
             run.run()
         finally:
             turn.leave()
-        found = _letters(ready, run.letters, self._program.spout) if ready.txid_input.divert else None
+        found = _letters(ready, run.letters, self._program.spout) if ready.left_out else None
         counts = {**ready.processed.counts, **run.counts, **job.counts}
         if self.letter_limit is not None:
             spout = self._program.spout
@@ -331,6 +332,7 @@ class GroupFinisher:
                 tables.take_over(component, txid, files)
             if letters:
                 tables.divert(txid, letters)
+                self._warn(ready.attempt, letters)
             tables.end_txid(txid)
         except TxstormError as error:
             # A committer violated a constraint of its state.
@@ -353,6 +355,16 @@ class GroupFinisher:
                 f"code, or raise the limit, and start again; earlier ones: {letters_command(self._store.data_dir)}"
             )
             raise CommitFailed(replace(row, message=message))
+
+    def _warn(self, attempt: TransactionAttempt, letters: pa.Table) -> None:
+        """Log a warning for each cause of dead letters that is new, and count the others."""
+        causes: dict[tuple[str, str, str], list[str]] = {}
+        columns = (letters[name].to_pylist() for name in ("component", "type", "frame", "message"))
+        for *cause, message in zip(*columns, strict=True):
+            causes.setdefault(tuple(cause), []).append(message)
+        for (component, kind, frame), messages in causes.items():
+            text = f"txid {attempt}: {component} left out a record: {kind}: {messages[0]}; see: "
+            self._warnings.say(component, kind, frame, text + letters_command(self._store.data_dir), len(messages))
 
     def _run(
         self,

@@ -43,6 +43,11 @@ class ProcessedBatch:
         """The attempt that was processed."""
         return self.txid_input.attempt
 
+    @property
+    def left_out(self) -> bool:
+        """Whether records of its input are dead letters, or may become some in the commit phase."""
+        return bool(self.txid_input.divert or self.processed.diverted)
+
 
 @dataclass(frozen=True)
 class CommittedTxid:
@@ -71,8 +76,8 @@ class CommittedTxid:
 
     def empty(self, spout: str) -> bool:
         """Return whether the source was asked and had no data. A batch with dead-lettered records is not empty."""
-        txid_input = self.ready.txid_input
-        return self.counts.get(spout, 0) == 0 and not txid_input.divert and not txid_input.facts.system
+        ready = self.ready
+        return self.counts.get(spout, 0) == 0 and not ready.left_out and not ready.txid_input.facts.system
 
 
 @dataclass

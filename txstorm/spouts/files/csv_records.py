@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
 from txstorm.typed import Misfit, decimals_of
@@ -97,18 +96,21 @@ class CsvFormat(SkippingBlanks):
         super().probe(path)
         self.start(path)
 
-    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Parse `data` with Arrow and emit its columns."""
+    def decode(self, data: bytes, rows: int) -> pa.Table:
+        """Parse `data` with Arrow."""
         try:
             table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
         except pa.ArrowInvalid as error:
-            raise Undecodable(f"{self._message(error)}: {shown(data)}", "correct the file or the types") from None
+            named = re.search(r"Row #(\d+): ", str(error))
+            row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
+            why = f"{self._message(error)}: {shown(data)}"
+            raise Undecodable(why, "correct the file or the types", row) from None
         if self._is_open(data):
             raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
         if len(table) != rows:
             why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
             raise Undecodable(f"{why}: {shown(data)}", "quote the value")
-        collector.emit_batch(self._with_decimals(table, data))
+        return self._with_decimals(table, data)
 
     def _with_decimals(self, table: pa.Table, data: bytes) -> pa.Table:
         for number, name in enumerate(table.column_names):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txstorm.api.output import Collector
-from txstorm.errors import SpoutError
+from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 
@@ -117,42 +119,43 @@ class LineFormat:
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
         try:
-            self._decode(data, segment.rows, collector)
+            self._emit_all(data, segment.rows, collector)
         except Undecodable:
-            self._emit_good(data, segment, collector)
+            ends = [int(end) for end in self.boundaries(data, final=True)]
+            if self.is_record(data[ends[-1] if ends else 0 :]):
+                ends.append(len(data))
+            self._emit_good(data, ends, _Refusal(data, ends, segment, collector), collector)
 
-    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit all `rows` records of `data`, which is valid UTF-8, or raise `Undecodable` and emit none."""
+    def decode(self, data: bytes, rows: int) -> pa.Table | pa.RecordBatch:
+        """Return all `rows` records of `data`, which is valid UTF-8, as columns; raise `Undecodable` if one is bad."""
         raise NotImplementedError
 
-    def _decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        self.decode(self._utf8(data), rows, collector)
+    def _emit_all(self, data: bytes, rows: int, collector: Collector) -> None:
+        """Emit all `rows` records of `data`, or raise `Undecodable` and emit none."""
+        collector.emit_batch(self.decode(self._utf8(data), rows))
 
-    def _emit_good(self, data: bytes, segment: Segment, collector: Collector) -> None:
-        """Emit the valid records of `data` in order and refuse the others.
+    def _emit_good(self, data: bytes, ends: Sequence[int], refuse: _Refusal, collector: Collector) -> None:
+        """Emit the valid records of `data`, which end at `ends`, and refuse the others.
 
-        Bisects down to the invalid records, so that the valid ones are still decoded in large pieces.
+        Pieces are decoded; where one has an invalid record, what is before and after it, or its halves if it is not
+        known which record that is.
         """
-        ends = [int(end) for end in self.boundaries(data, final=True)]
-        if self.is_record(data[ends[-1] if ends else 0 :]):
-            ends.append(len(data))
-        before = _lines_before(segment)
-        waiting = [(0, len(ends))]
+        good: list[pa.Table] = []
+        waiting = [(first, min(first + _PIECE, len(ends))) for first in reversed(range(0, len(ends), _PIECE))]
         while waiting:
             first, last = waiting.pop()
-            start = ends[first - 1] if first else 0
-            piece = data[start : ends[last - 1]]
             try:
-                self._decode(piece, last - first, collector)
+                piece = self.decode(self._utf8(data[ends[first - 1] if first else 0 : ends[last - 1]]), last - first)
+                good.append(pa.table(piece))
             except Undecodable as fault:
-                if last - first > 1:
-                    middle = (first + last) // 2
-                    waiting += [(middle, last), (first, middle)]
-                else:
-                    start += len(piece) - len(piece.lstrip(b"\r\n"))
-                    line = None if before is None else before + data.count(b"\n", 0, start) + 1
-                    at = Place(segment.file, segment.start + start, segment.start + ends[first], line)
-                    collector.refuse(fault.error(at), at.described(piece))
+                if last - first == 1:
+                    refuse(first, fault)
+                    continue
+                bad = None if fault.row is None else first + fault.row
+                cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
+                waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
+        if good:
+            collector.emit_batch(pa.concat_tables(good).combine_chunks())
 
     def _utf8(self, data: bytes) -> bytes:
         if data.isascii():
@@ -198,18 +201,45 @@ class Undecodable(Exception):
     Args:
         why: the fault.
         cure: the remedy, for the message.
+        row: number of the record among those being decoded, if it is known.
     """
 
-    def __init__(self, why: str, cure: str) -> None:
+    def __init__(self, why: str, cure: str, row: int | None = None) -> None:
         super().__init__(why)
         self._cure = cure
+        self.row = row
 
     def error(self, place: Place) -> SpoutError:
         """Return the error to report if the bytes are exactly one record, at `place`."""
-        return SpoutError(f"file spout: {place}: {self}; {self._cure}, or {LEAVE_OUT}")
+        return SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
 
 
-LEAVE_OUT = "set on_error='dead_letter' to leave such records out"
+class _Refusal:
+    """Refuses records of `data`, which end at `ends`, each with its place in the file."""
+
+    def __init__(self, data: bytes, ends: Sequence[int], segment: Segment, collector: Collector) -> None:
+        self._data = data
+        self._ends = ends
+        self._segment = segment
+        self._collector = collector
+        self._lines = _lines_before(segment)
+        self._counted = 0
+
+    def __call__(self, number: int, fault: Undecodable) -> None:
+        """Refuse record `number`; call in ascending order."""
+        start, end = self._ends[number - 1] if number else 0, self._ends[number]
+        record = self._data[start:end]
+        start += len(record) - len(record.lstrip(b"\r\n"))
+        if self._lines is not None:
+            self._lines += self._data.count(b"\n", self._counted, start)
+            self._counted = start
+        line = None if self._lines is None else self._lines + 1
+        at = Place(self._segment.file, self._segment.start + start, self._segment.start + end, line)
+        self._collector.refuse(fault.error(at), at.described(record))
+
+
+_PIECE = 512
+"""Records decoded at a time, where some are invalid."""
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
@@ -231,8 +261,8 @@ def shown(data: bytes) -> str:
 class TextFormat(LineFormat):
     """Text format: one record per line; blank lines are records."""
 
-    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit one column, built from all bytes at once instead of line by line."""
+    def decode(self, data: bytes, rows: int) -> pa.RecordBatch:
+        """Return one column, built from all bytes at once instead of line by line."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
@@ -242,7 +272,7 @@ class TextFormat(LineFormat):
         offsets[1:] = ends - np.arange(len(ends))
         buffers = pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))
         column = pa.StringArray.from_buffers(len(ends), *buffers)
-        collector.emit_batch(pa.RecordBatch.from_arrays([column], names=list(self.fields)))
+        return pa.RecordBatch.from_arrays([column], names=list(self.fields))
 
 
 @dataclass(frozen=True)
@@ -262,12 +292,19 @@ class SkippingBlanks(LineFormat):
 class JsonLinesFormat(SkippingBlanks):
     """JSON-lines format: one JSON object per line; a missing key is None."""
 
-    def decode(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit one tuple per line."""
-        lines = data.decode("utf-8").split("\n")
-        records = [_json_object(line) for line in lines if line and line != "\r"]
-        for record in records:
+    def _emit_all(self, data: bytes, rows: int, collector: Collector) -> None:
+        lines = self._utf8(data).decode("utf-8").split("\n")
+        for record in [_json_object(line) for line in lines if line and line != "\r"]:
             collector.emit(*[record.get(name) for name in self.fields])
+
+    def _emit_good(self, data: bytes, ends: Sequence[int], refuse: _Refusal, collector: Collector) -> None:
+        for number, (start, end) in enumerate(pairwise([0, *ends])):
+            try:
+                record = _json_object(self._utf8(data[start:end]).decode("utf-8").strip("\r\n"))
+            except Undecodable as fault:
+                refuse(number, fault)
+            else:
+                collector.emit(*[record.get(name) for name in self.fields])
 
 
 def json_fields(path: str, errors: str) -> tuple[str, ...] | None:

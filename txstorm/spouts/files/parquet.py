@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txstorm.api.output import Collector
-from txstorm.errors import SpoutError
-from txstorm.spouts.files.lines import KEPT, LEAVE_OUT, SHOWN, read_range
+from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.spouts.files.lines import KEPT, SHOWN, read_range
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.typed import NO_TIME, rows_out_of_range
@@ -139,7 +139,7 @@ def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> N
         text = ", ".join(
             f"{name}={_text(column)}" for name, column in zip(rows.schema.names, found.columns, strict=True)
         )
-        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; correct it, or {LEAVE_OUT}"
+        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
         collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
     if bad:
         good = np.ones(rows.num_rows, bool)

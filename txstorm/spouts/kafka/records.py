@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector
 from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
-from txstorm.errors import SpoutError
+from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
 from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME
@@ -152,8 +152,7 @@ class _Piece:
     def _refuse(self, row: int, why: str, collector: Collector) -> None:
         offset = int(self.offsets[row])
         error = SpoutError(
-            f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder, or "
-            "on_error='dead_letter' to leave such records out"
+            f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder{LEAVE_OUT}"
         )
         micros = _micros(self._messages[row])
         topic, number = self._partition
