@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from txstorm.errors import SpoutError
@@ -99,12 +100,11 @@ class CsvFormat(SkippingBlanks):
     def decode(self, data: bytes, rows: int) -> pa.Table:
         """Parse `data` with Arrow."""
         try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data)))
+            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), self.types))
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
-            why = f"{self._message(error)}: {shown(data)}"
-            raise Undecodable(why, "correct the file or the types", row) from None
+            raise self._wrong(self._message(error), data, row) from None
         if self._is_open(data):
             raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
         if len(table) != rows:
@@ -112,14 +112,41 @@ class CsvFormat(SkippingBlanks):
             raise Undecodable(f"{why}: {shown(data)}", "quote the value")
         return self._with_decimals(table, data)
 
+    def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
+        """Find the records with another number of values, or with a value that Arrow cannot convert."""
+        found = super().invalid(records)
+        numbers = [number for number in range(len(records)) if number not in found]
+        data = b"".join(records[number] for number in numbers)
+        if b'"' in data or b"\r" in data.replace(b"\r\n", b""):
+            return found  # Arrow's rows may be others: they are decoded piece by piece
+        wrong: dict[int, str] = {}
+
+        def skip(row: Any) -> str:
+            wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
+            return "skip"
+
+        try:
+            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), {}, skip))
+        except pa.ArrowInvalid:
+            return found
+        rows = [row for row in range(len(numbers)) if row not in wrong]
+        for name, kind in self.types.items():
+            if name in self.fields and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                for row, text in _no_numbers(table[name].combine_chunks(), kind):
+                    why = f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
+                    wrong.setdefault(rows[row], why)
+        return found | {numbers[row]: self._wrong(why, records[numbers[row]]) for row, why in wrong.items()}
+
+    def _wrong(self, why: str, data: bytes, row: int | None = None) -> Undecodable:
+        return Undecodable(f"{why}: {shown(data)}", "correct the file or the types", row)
+
     def _with_decimals(self, table: pa.Table, data: bytes) -> pa.Table:
         for number, name in enumerate(table.column_names):
             if pa.types.is_decimal(kind := self.types.get(name, pa.string())):
                 try:
                     column = decimals_of(table.column(number), kind)
                 except Misfit as error:
-                    why = f"column {name!r}: {error}: {shown(data)}"
-                    raise Undecodable(why, "correct the file or the types") from None
+                    raise self._wrong(f"column {name!r}: {error}", data) from None
                 table = table.set_column(number, name, column)
         return table
 
@@ -140,16 +167,34 @@ class CsvFormat(SkippingBlanks):
             return wrong[0]
         return re.sub(r"In CSV column #(\d+)", lambda found: f"column {self.columns[int(found[1])]!r}", text)
 
-    def _options(self, size: int) -> Iterable[Any]:
-        types = {name: self.types.get(name, pa.string()) for name in self.columns}
+    def _options(
+        self, size: int, types: Mapping[str, pa.DataType], skip: Callable[[Any], str] | None = None
+    ) -> Iterable[Any]:
+        types = {name: types.get(name, pa.string()) for name in self.columns}
         types = {name: pa.string() if pa.types.is_decimal(kind) else kind for name, kind in types.items()}
         return (
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
-            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+            pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
                 column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(self.fields)
             ),
         )
+
+
+def _no_numbers(given: pa.StringArray, kind: pa.DataType) -> Iterator[tuple[int, str]]:
+    """Yield row and text of what Arrow cannot convert to a number of `kind`, which it parses in CSV as in a cast."""
+    texts = pc.utf8_trim(pc.if_else(pc.equal(given, ""), None, given), " \t")
+    waiting = [(0, len(texts))]
+    while waiting:
+        first, count = waiting.pop()
+        try:
+            texts.slice(first, count).cast(kind)
+        except pa.ArrowInvalid:
+            half = count // 2
+            if count == 1:
+                yield first, given[first].as_py()
+            else:
+                waiting += [(first, half), (first + half, count - half)]
 
 
 def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:

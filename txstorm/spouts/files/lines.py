@@ -137,25 +137,40 @@ class LineFormat:
     def _emit_good(self, data: bytes, ends: Sequence[int], refuse: _Refusal, collector: Collector) -> None:
         """Emit the valid records of `data`, which end at `ends`, and refuse the others.
 
-        Pieces are decoded; where one has an invalid record, what is before and after it, or its halves if it is not
-        known which record that is.
+        The invalid ones that are found at once are left out, and the rest is decoded; where that fails, what is before
+        and after the invalid record, or the halves if it is not known which record that is.
         """
+        records = [data[start:end] for start, end in pairwise([0, *ends])]
+        invalid = self.invalid(records)
+        numbers = [number for number in range(len(records)) if number not in invalid]
         good: list[pa.Table] = []
-        waiting = [(first, min(first + _PIECE, len(ends))) for first in reversed(range(0, len(ends), _PIECE))]
+        waiting = [(0, len(numbers))] if numbers else []
         while waiting:
             first, last = waiting.pop()
             try:
-                piece = self.decode(self._utf8(data[ends[first - 1] if first else 0 : ends[last - 1]]), last - first)
-                good.append(pa.table(piece))
+                piece = self._utf8(b"".join(records[number] for number in numbers[first:last]))
+                good.append(pa.table(self.decode(piece, last - first)))
             except Undecodable as fault:
                 if last - first == 1:
-                    refuse(first, fault)
+                    invalid[numbers[first]] = fault
                     continue
                 bad = None if fault.row is None else first + fault.row
                 cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
                 waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
+        for number in sorted(invalid):
+            refuse(number, invalid[number])
         if good:
             collector.emit_batch(pa.concat_tables(good).combine_chunks())
+
+    def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
+        """Return number → fault of records that are certainly invalid, as far as that can be seen in all at once."""
+        found = {}
+        for number, record in enumerate(records):
+            try:
+                self._utf8(record)
+            except Undecodable as fault:
+                found[number] = fault
+        return found
 
     def _utf8(self, data: bytes) -> bytes:
         if data.isascii():
@@ -222,24 +237,19 @@ class _Refusal:
         self._ends = ends
         self._segment = segment
         self._collector = collector
-        self._lines = _lines_before(segment)
-        self._counted = 0
+        self._before = _lines_before(segment)
+        self._lines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
 
     def __call__(self, number: int, fault: Undecodable) -> None:
-        """Refuse record `number`; call in ascending order."""
+        """Refuse record `number`."""
         start, end = self._ends[number - 1] if number else 0, self._ends[number]
         record = self._data[start:end]
         start += len(record) - len(record.lstrip(b"\r\n"))
-        if self._lines is not None:
-            self._lines += self._data.count(b"\n", self._counted, start)
-            self._counted = start
-        line = None if self._lines is None else self._lines + 1
+        line = None if self._before is None else self._before + int(np.searchsorted(self._lines, start)) + 1
         at = Place(self._segment.file, self._segment.start + start, self._segment.start + end, line)
         self._collector.refuse(fault.error(at), at.described(record))
 
 
-_PIECE = 512
-"""Records decoded at a time, where some are invalid."""
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
