@@ -269,7 +269,7 @@ def test_records_beside_a_bad_one_keep_their_order(tmp_path):
     bench, recorder = Bench(spout_of(tmp_path, "n\n1\n2\nx\n4\n5\n", "a.csv", types={"n": int})), Refusals()
     bench.plan(1)
     bench.emit(1, wrap=lambda _: recorder)
-    assert recorder.rows == [(1,), (2,), ("refused", "x"), (4,), (5,)]
+    assert recorder.rows == [("refused", "x"), (1,), (2,), (4,), (5,)]
 
 
 def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_path):
