@@ -10,6 +10,7 @@ from storm_world import OpaqueLog, PartitionedLog, World
 
 from txstorm import BasicBolt, BatchBolt, Committer, CompositeSpout, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.api.output import Grouping
+from txstorm.engine.local import LocalEngine
 from txstorm.results.read import read_sink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
@@ -90,22 +91,40 @@ def order_of_sources(draw, make_engine, tmp_path: Path) -> None:
     print(kinds, spouts, receivers, grouping)
     mixed = draw.sample(names, len(names))  # composite spouts emit by name, in whatever order they were declared
     spout = CompositeSpout({name: sources[name] for name in mixed}) if len(names) > 1 else sources["a"]
-    builder = TransactionalTopologyBuilder("order", "spout", spout, spouts)
-    parse = builder.set_bolt("parse", Parse(receivers if grouping == "direct" else 0), spouts)
-    for stream in mixed if len(names) > 1 else ["default"]:
-        parse.local_or_shuffle_grouping("spout", stream)
-    custom = ToTwo() if grouping == "custom" else None
-    keys = ("key",) if grouping in ("fields", "partial_key") else ()
-    builder.set_committer_bolt("keep", Keep(), receivers).grouping("parse", Grouping(grouping, keys, custom))
-    run(
-        builder.build_topology(), engine=make_engine(), data_dir=tmp_path / "data", available_now=True
-    ).awaitTermination(120)
-    kept = read_sink(tmp_path / "data", "kept").to_pylist()
+    streams = mixed if len(names) > 1 else ["default"]
+    kept = rows_kept(spout, streams, spouts, receivers, grouping, make_engine, tmp_path / "data")
     assert {row["place"] for row in kept} == set(places)
     in_order = [(row["_txid"], row["task"], row["number"], row["place"]) for row in kept]
     for txid, task in {row[:2] for row in in_order}:
         found = [row[-1] for row in sorted(in_order) if row[:2] == (txid, task)]
         assert found == sorted(found), (txid, task)
+
+
+def rows_kept(spout, streams, spouts, receivers, grouping, make_engine, data_dir):
+    builder = TransactionalTopologyBuilder("order", "spout", spout, spouts)
+    parse = builder.set_bolt("parse", Parse(receivers if grouping == "direct" else 0), spouts)
+    for stream in streams:
+        parse.local_or_shuffle_grouping("spout", stream)
+    custom = ToTwo() if grouping == "custom" else None
+    keys = ("key",) if grouping in ("fields", "partial_key") else ()
+    builder.set_committer_bolt("keep", Keep(), receivers).grouping("parse", Grouping(grouping, keys, custom))
+    topology = builder.build_topology()
+    run(topology, engine=make_engine(), data_dir=data_dir, available_now=True).awaitTermination(120)
+    return read_sink(data_dir, "kept").to_pylist()
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["files", "partitions"])
+def test_each_transaction_begins_where_the_last_one_ended(kind: str, tasks: int, tmp_path: Path) -> None:
+    lines = [f"{number:02}" for number in range(39)]
+    if kind == "files":
+        for part in range(3):
+            (tmp_path / f"{part}.txt").write_text("".join(f"{line}\n" for line in lines[13 * part : 13 * part + 13]))
+        spout = FileSpout(f"{tmp_path}/*.txt", max_batch_rows=10)
+    else:
+        spout = MemoryTransactionalSpout([lines[13 * part : 13 * part + 13] for part in range(3)], ["place"], take=13)
+    kept = rows_kept(spout, ["default"], tasks, 1, "global", LocalEngine, tmp_path / "data")
+    assert [row["place"] for row in sorted(kept, key=lambda row: (row["_txid"], row["number"]))] == lines
 
 
 @pytest.mark.parametrize("number", range(3))

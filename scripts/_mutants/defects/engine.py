@@ -5,7 +5,23 @@ from scripts._mutants.mutation import Mutant
 _RECORDS = "tests/recovery/failures/test_one_bad_record.py"
 _ONE = f"{_RECORDS}::test_one_bad_record_is_one_letter_and_costs_no_result"
 
+_ORDER = "tests/conformance/test_source_order.py::test_each_transaction_begins_where_the_last_one_ended"
+
 MUTANTS = (
+    Mutant(
+        "rows_come_in_the_order_of_the_tasks_that_read_them",
+        "Cargo.order",
+        "(self.edge, self.partition, self.source, self.sequence)",
+        "(self.edge, 0, self.source, self.sequence)",
+        f"{_ORDER}[partitions-2]",
+    ),
+    Mutant(
+        "bad_records_are_left_out_by_a_replay",
+        "TxidRun._emit",
+        "self.program.leaves_out",
+        "False",
+        "tests/recovery/failures/test_refused_records.py::test_one_bad_value_of_a_csv_file_is_left_out_alone",
+    ),
     Mutant(
         "a_bad_record_takes_the_input_of_a_ready_made_bolt_along",
         "DeadLetterRun.run",

@@ -4,6 +4,20 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "tasks_of_a_file_spout_take_every_nth_range",
+        "share_of",
+        "bisect_right(bounds, end - 1) == task",
+        "planned.index(one) % parallelism == task",
+        "tests/conformance/test_source_order.py::test_each_transaction_begins_where_the_last_one_ended[files-2]",
+    ),
+    Mutant(
+        "rows_of_quoted_csv_are_those_that_arrow_counts",
+        "CsvFormat.invalid",
+        r"""b'"' in data or b"\r" in data.replace(b"\r\n", b"")""",
+        "False",
+        "tests/recovery/failures/test_refused_records.py::test_every_kind_of_bad_csv_record[1000]",
+    ),
+    Mutant(
         "rows_with_times_that_python_does_not_have_are_emitted",
         "_is_suspect",
         "any(rows_out_of_range(column) for column in rows.columns)",
