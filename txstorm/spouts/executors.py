@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
@@ -362,6 +363,7 @@ class _PartitionedTask(SpoutTask):
         mine = _mine(document["parts"], self._context.task, self._context.parallelism)
         for partition, part in mine.items():
             if "batch" in part:
+                collector.origin(partial(_place, partition))
                 self._emitter.emit_partition_batch(attempt, collector, int(partition), copied(part["batch"]))
         return mine
 
@@ -400,12 +402,17 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
     for partition in range(context.task, count, context.parallelism):
         last = _position(carried.get(str(partition)))
         watched = WatchedCollector(collector)
+        collector.origin(partial(_place, partition))
         meta = emit(watched, partition, copied(last))
         if meta is None and watched.emitted:
             msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so it is unknown "
             raise MetadataError(msg + "where the next batch begins; return the metadata of what was emitted")
         parts[str(partition)] = {"kept": last} if meta is None else {"batch": storable(meta, _what(context, partition))}
     return parts
+
+
+def _place(partition: int | str, row: int) -> dict[str, int]:
+    return {"partition": int(partition), "row": row}
 
 
 def _kept(context: TaskContext, carried: Parts) -> Parts:

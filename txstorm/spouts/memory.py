@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from txstorm.api.attempt import TransactionAttempt
@@ -178,8 +179,13 @@ class _MemoryEmitter(Emitter):
         task, tasks = self._context.task, self._context.parallelism
         for partition, rows in self._context.payload.items():
             if int(partition) % tasks == task:
+                collector.origin(partial(_place, partition, metadata[partition][0]))
                 for row in rows:
                     collector.emit(*row)
+
+
+def _place(partition: str, first: int, row: int) -> dict[str, int]:
+    return {"partition": int(partition), "index": first + row}
 
 
 def _ends(metadata: Any) -> dict[int, int]:

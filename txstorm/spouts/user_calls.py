@@ -79,6 +79,7 @@ class WatchedCollector:
         self.report_error = self.reportError = inner.report_error
         self.digest = inner.digest
         self.refuse = inner.refuse
+        self.origin = inner.origin
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """See `Collector`."""

@@ -143,5 +143,7 @@ class _FeedEmitter(Emitter):
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         # Task i emits every n-th tuple, so that one task emits all of them in the order in which they were fed.
-        for row in self._context.payload[self._context.task :: self._context.parallelism]:
+        first, step = self._context.task, self._context.parallelism
+        collector.origin(lambda row: {"feed": metadata["feed"], "row": first + row * step})
+        for row in self._context.payload[first::step]:
             collector.emit(*row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -15,6 +16,10 @@ from txstorm.engine.task.error_rows import shortened
 from txstorm.errors import EmitError
 
 FLUSH_VALUES = 131072
+
+
+Place = Callable[[int], dict[str, Any]]
+"""Number of a tuple → where it is in the source."""
 
 
 class Emitted(NamedTuple):
@@ -36,7 +41,7 @@ class _Buffer:
     never strings and numbers.
     """
 
-    __slots__ = ("arity", "direct", "fields", "flat", "rows")
+    __slots__ = ("arity", "direct", "fields", "flat", "places", "rows", "taken")
 
     def __init__(self, declaration: StreamDeclaration) -> None:
         self.fields = declaration.fields
@@ -45,9 +50,25 @@ class _Buffer:
         self.direct = declaration.direct
         self.flat: list[Any] = []
         self.rows = 0
+        self.taken = 0
+        self.places: list[tuple[int, Place]] = []
 
-    def take(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
-        """Return the buffered rows, and clear the buffer; `refuse` is called with each tuple that cannot be sent."""
+    @property
+    def given(self) -> int:
+        """The number of rows emitted so far."""
+        return self.taken + (len(self.flat) // len(self.fields) if self.fields else self.rows)
+
+    def place(self, row: int) -> dict[str, Any]:
+        """Return where in its source a row is, counted from the first one emitted; empty if that is unknown."""
+        known = [(first, place) for first, place in self.places if first <= row][-1:]
+        return {} if not known else known[0][1](row - known[0][0])
+
+    def take(self, refuse: Callable[[int, tuple[Any, ...], EmitError], None]) -> pa.RecordBatch | None:
+        """Return the buffered rows, and clear the buffer.
+
+        `refuse` is called with each tuple that cannot be sent, and its number, counted from the first one emitted.
+        """
+        first, self.taken = self.taken, self.given
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
@@ -58,12 +79,12 @@ class _Buffer:
             return batch_of_columns([flat[i::width] for i in range(width)], self.fields)
         except EmitError:
             good = []
-            for row in (tuple(flat[i : i + width]) for i in range(0, len(flat), width)):
+            for number, row in enumerate((tuple(flat[i : i + width]) for i in range(0, len(flat), width)), first):
                 try:
                     batch_of_rows([row], self.fields)
                     good.append(row)
                 except EmitError as error:
-                    refuse(row, error)
+                    refuse(number, row, error)
             return batch_of_rows(good, self.fields) if good else None
 
 
@@ -134,12 +155,19 @@ class OutputCollector:
             self._refuse(stream, None, direct=False)
         else:
             self._flush(stream)
-            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", self.refuse):
+            refuse = partial(self._reject, buffer)
+            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", refuse):
                 self._add(stream, piece)
+            buffer.taken += batch.num_rows
 
     def report_error(self, error: BaseException) -> None:
         """Report `error` to the driver without failing the batch."""
         self.errors.append(error)
+
+    def origin(self, place: Place) -> None:
+        """Note from where in the source the tuples come that are emitted from now on."""
+        for buffer in self._buffers.values():
+            buffer.places.append((buffer.given, place))
 
     def note(self, topic: str, rows: Callable[[], Any]) -> None:
         """Ignore rows for the test driver, whose collector keeps them."""
@@ -182,13 +210,21 @@ class OutputCollector:
             self._pending_direct = None
 
     def _taken(self, stream: str) -> pa.RecordBatch | None:
-        def refuse(values: tuple[Any, ...], error: EmitError) -> None:
+        buffer = self._buffers[stream]
+
+        def refuse(row: int, values: tuple[Any, ...], error: EmitError) -> None:
             given = shortened(values)
             found = EmitError(f"{self._component}, stream {stream!r}, tuple {given}: {error}")
             found.late = not self._eager
-            self.refuse(found, {"tuple": given})
+            self._reject(buffer, row, found, {"tuple": given})
 
-        return self._buffers[stream].take(refuse)
+        return buffer.take(refuse)
+
+    def _reject(self, buffer: _Buffer, row: int, error: EmitError, record: dict[str, Any]) -> None:
+        """Reject a tuple that cannot be sent, the `row`-th of its stream, and say where in the source it is."""
+        if place := buffer.place(row):
+            error.args = (f"{error} ({', '.join(f'{name} {shortened(one)}' for name, one in place.items())})",)
+        self.refuse(error, {**place, **record})
 
     def _add(self, stream: str, batch: pa.RecordBatch | None, direct: int | None = None) -> None:
         if batch is not None and batch.num_rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -116,10 +117,12 @@ class LineFormat:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
+        records = _Records(self, segment, data)
         try:
+            collector.origin(records.described)
             self._decode(data, segment.rows, collector)
         except Undecodable:
-            self._emit_good(data, segment, collector)
+            self._emit_good(records, collector)
 
     def decode(self, data: bytes, rows: int, collector: Collector) -> None:
         """Emit all `rows` records of `data`, which is valid UTF-8, or raise `Undecodable` and emit none."""
@@ -128,31 +131,23 @@ class LineFormat:
     def _decode(self, data: bytes, rows: int, collector: Collector) -> None:
         self.decode(self._utf8(data), rows, collector)
 
-    def _emit_good(self, data: bytes, segment: Segment, collector: Collector) -> None:
-        """Emit the valid records of `data` in order and refuse the others.
+    def _emit_good(self, records: _Records, collector: Collector) -> None:
+        """Emit the valid records in order and refuse the others.
 
         Bisects down to the invalid records, so that the valid ones are still decoded in large pieces.
         """
-        ends = [int(end) for end in self.boundaries(data, final=True)]
-        if self.is_record(data[ends[-1] if ends else 0 :]):
-            ends.append(len(data))
-        before = _lines_before(segment)
-        waiting = [(0, len(ends))]
+        waiting = [(0, len(records.ends))]
         while waiting:
             first, last = waiting.pop()
-            start = ends[first - 1] if first else 0
-            piece = data[start : ends[last - 1]]
+            collector.origin(partial(_described, records, first))
             try:
-                self._decode(piece, last - first, collector)
+                self._decode(records.piece(first, last), last - first, collector)
             except Undecodable as fault:
                 if last - first > 1:
                     middle = (first + last) // 2
                     waiting += [(middle, last), (first, middle)]
                 else:
-                    start += len(piece) - len(piece.lstrip(b"\r\n"))
-                    line = None if before is None else before + data.count(b"\n", 0, start) + 1
-                    at = Place(segment.file, segment.start + start, segment.start + ends[first], line)
-                    collector.refuse(fault.error(at), at.described(piece))
+                    collector.refuse(fault.error(records.place(first)), records.described(first))
 
     def _utf8(self, data: bytes) -> bytes:
         if data.isascii():
@@ -217,8 +212,42 @@ COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
 
 
-def _lines_before(segment: Segment) -> int | None:
-    return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+class _Records:
+    """The records of a segment, by number; where they are is found once it is asked for."""
+
+    def __init__(self, form: LineFormat, segment: Segment, data: bytes) -> None:
+        self._form = form
+        self._segment = segment
+        self._data = data
+
+    @cached_property
+    def ends(self) -> list[int]:
+        ends = [int(end) for end in self._form.boundaries(self._data, final=True)]
+        return [*ends, len(self._data)] if self._form.is_record(self._data[ends[-1] if ends else 0 :]) else ends
+
+    @cached_property
+    def _lines_before(self) -> int | None:
+        segment = self._segment
+        return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+
+    def piece(self, first: int, last: int) -> bytes:
+        """Return the bytes of the records `first` (inclusive) to `last` (exclusive)."""
+        return self._data[self.ends[first - 1] if first else 0 : self.ends[last - 1]]
+
+    def place(self, number: int) -> Place:
+        """Return the location of one record, without line ends before it."""
+        piece, stop = self.piece(number, number + 1), self.ends[number]
+        start, before = stop - len(piece.lstrip(b"\r\n")), self._lines_before
+        line = None if before is None else before + self._data.count(b"\n", 0, start) + 1
+        return Place(self._segment.file, self._segment.start + start, self._segment.start + stop, line)
+
+    def described(self, number: int) -> dict[str, Any]:
+        """Return the description of one record for a dead letter."""
+        return self.place(number).described(self.piece(number, number + 1))
+
+
+def _described(records: _Records, first: int, number: int) -> dict[str, Any]:
+    return records.described(first + number)
 
 
 def shown(data: bytes) -> str:
