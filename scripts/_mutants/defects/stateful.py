@@ -9,7 +9,7 @@ MUTANTS = (
         "(recorded or 0) > began",
         "False",
         "tests/stateful/test_stateful_topologies.py::"
-        "test_a_store_that_is_emptied_after_a_rewind_is_noticed_at_the_next_start",
+        "test_a_store_that_is_lost_after_a_rewind_is_noticed_at_the_next_start",
     ),
     Mutant(
         "a_prepared_state_is_committed_after_a_rollback",

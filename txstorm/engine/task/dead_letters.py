@@ -280,26 +280,19 @@ class DeadLetterRun:
         """
         if (found := self._misfits(component, arrivals, error)) or not _can_run_on_parts(bolt):
             return found
+        if isinstance(error, StateError) and error.rows:
+            return self._by_arrival(component, arrivals, [(row, error) for row in error.rows])
         everything = [(at, row) for at, arrival in enumerate(arrivals) for row in range(arrival.batch.num_rows)]
         bad: list[Bad] = [{} for _ in arrivals]
-        if isinstance(error, StateError) and error.rows:
-            for at, number in (everything[row] for row in error.rows):
-                bad[at][number] = self._row(component, error)
-            return bad
         known: list[Bad] | None = None  # the rows that do not fit a declared type
         runs = 0
 
         def failure(rows: Sequence[tuple[int, int]]) -> ErrorRow | None:
             nonlocal known, runs
             runs += 1
-            chosen: dict[int, list[int]] = {}
-            for at, row in rows:
-                chosen.setdefault(at, []).append(row)
-            raised = self._trial(component, [arrivals[at].taken(some) for at, some in chosen.items()])
-            if raised is None:
-                return None
-            known = self._misfits(component, arrivals, raised)
-            return self._row(component, raised)
+            raised = self._trial(component, arrivals, rows)
+            known = None if raised is None else self._misfits(component, arrivals, raised)
+            return None if raised is None else self._row(component, raised)
 
         def sift(rows: list[tuple[int, int]], kept: list[tuple[int, int]] | None, row: ErrorRow | None = None) -> bool:
             """Sort out the rows that cannot be handled, by themselves or together with those that are `kept`.
@@ -332,12 +325,17 @@ class DeadLetterRun:
         sift(rest, [])
         return known or (bad if any(bad) else None)
 
-    def _trial(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> BaseException | None:
-        """Return why the component cannot handle `arrivals`, None if it can; no trace of the run remains."""
+    def _trial(
+        self, component: ComponentRun, arrivals: Sequence[Arrival], rows: Sequence[tuple[int, int]]
+    ) -> BaseException | None:
+        """Return why the component cannot handle rows, each (arrival, row); None if it can; no trace of the run remains."""
+        chosen: dict[int, list[int]] = {}
+        for at, row in rows:
+            chosen.setdefault(at, []).append(row)
         length = len(self.letters)
         try:
             run = self._begin(component, component.spec.fresh())
-            run.execute(arrivals)
+            run.execute([arrivals[at].taken(some) for at, some in chosen.items()])
             component.finish(run)
         except RAISED as error:
             return error
