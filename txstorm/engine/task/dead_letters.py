@@ -328,7 +328,7 @@ class DeadLetterRun:
     def _trial(
         self, component: ComponentRun, arrivals: Sequence[Arrival], rows: Sequence[tuple[int, int]]
     ) -> BaseException | None:
-        """Return why the component cannot handle rows, each (arrival, row); None if it can; no trace of the run remains."""
+        """Return why the component cannot handle rows, (arrival, row); None if it can; no trace of the run remains."""
         chosen: dict[int, list[int]] = {}
         for at, row in rows:
             chosen.setdefault(at, []).append(row)
