@@ -103,13 +103,38 @@ fingerprint() {
     } 2>&1 | cksum
 }
 
+# installed EXTRA: whether .venv has this directory, and all that the extra needs, in the pinned versions
+installed() {
+    .venv/bin/python -c '
+import configparser, re, sys
+from importlib.metadata import distribution, version
+from pathlib import Path
+config = configparser.ConfigParser()
+config.read("setup.cfg")
+pins = dict(line.split("==") for line in Path("constraints.txt").read_text().splitlines() if "==" in line)
+needed, extras = config["options"]["install_requires"].split(), [sys.argv[1]]
+for extra in extras:
+    lines = config["options.extras_require"][extra].split()
+    extras += [one for line in lines if line.startswith("txstorm[") for one in line[8:-1].split(",")]
+    needed += [line for line in lines if not line.startswith("txstorm[")]
+names = [re.match(r"[A-Za-z0-9_.-]+", line)[0] for line in needed]
+own = distribution("txstorm")
+commands = {line for lines in config["options.entry_points"].values() for line in lines.split("\n") if line}
+same = commands == {f"{one.name} = {one.value}" for one in own.entry_points}
+here = Path.cwd().as_uri() in own.read_text("direct_url.json") and own.version in Path("txstorm/_version.py").read_text()
+sys.exit(not (same and here and all(version(name) == pins[name] for name in names)))
+' "$1" >/dev/null 2>&1
+}
+
 use_venv() {
     local stamp=.venv/.txstorm-$1
     if [[ ${TXSTORM_VENV:-} == keep ]]; then return; fi
     if [[ -f $stamp && $(<"$stamp") == "$(fingerprint)" ]]; then return; fi
-    make_venv
-    say "installing txstorm[$1] into .venv (the first time some minutes: Spark alone is 450 MB)"
-    .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" >&2
+    if ! installed "$1"; then
+        make_venv
+        say "installing txstorm[$1] into .venv (the first time some minutes: Spark alone is 450 MB)"
+        .venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[$1]" >&2
+    fi
     fingerprint | tee "$stamp" ".venv/.txstorm-spark" >/dev/null # every extra used here includes spark
 }
 

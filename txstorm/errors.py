@@ -100,7 +100,14 @@ class EmitError(InputError):
 
 
 class StateError(InputError):
-    """A state was used against its declaration or outside `finish_batch`."""
+    """A state was used against its declaration or outside `finish_batch`.
+
+    Attributes:
+        rows: the rows of a merged batch that are at fault, if they are known; a ready-made bolt passes them on only if
+            they are those of its input.
+    """
+
+    rows: Sequence[int] = ()
 
 
 class NotRunningError(InputError):

@@ -234,6 +234,28 @@ def _id_column(column: pa.Array, form: int) -> pa.Array:
     return texts.take(encoded.indices)
 
 
+def name_of(value: Any) -> str:
+    """Return the name of a value that stands for a partition; equal values have one, and 7 has the same as ``"7"``."""
+    return str(plain(value))
+
+
+def are_named(parts: Sequence[Any], given: Sequence[Any]) -> bool:
+    """Return whether the parts of a key are the given ones: equal values, or their names in any spelling."""
+    return len(parts) == len(given) and all(map(_is_named, map(plain, parts), given))
+
+
+def _is_named(part: Any, given: Any) -> bool:
+    try:
+        if not isinstance(given, str) or isinstance(part, str):
+            return text(part) == text(given)
+        return given == name_of(part) or (type(part) in _READ and text(_READ[type(part)](given)) == text(part))
+    except (ValueError, ArithmeticError, StateError):
+        return False
+
+
+_READ: dict[type, Callable[[str], Any]] = {Decimal: Decimal, float: float, datetime: datetime.fromisoformat}
+
+
 def equal_text(stored: str) -> str:
     """Return the text, in the form `EQUAL`, of a key of which a table has the `text` or `row_text` of either form."""
     value = value_of(stored)

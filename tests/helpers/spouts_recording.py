@@ -51,6 +51,9 @@ class Recorder:
     def refuse(self, error: BaseException, record: object) -> None:
         raise error
 
+    def origin(self, place: Callable[[int], Any]) -> None:
+        pass
+
     def note(self, topic: str, rows: Callable[[], Any]) -> None:
         raise NotImplementedError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -16,13 +17,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from old_keys import Content, Count
+from runs import ended
+from seeded import seeded
 
 import txstorm
-from txstorm import Duration, TransactionalTopologyBuilder, keys
+from txstorm import Duration, TransactionalTopologyBuilder, bolts, keys
 from txstorm.api.join_store import StoreRow
 from txstorm.api.state import ARROW_TYPES
 from txstorm.errors import InputError, StateError
 from txstorm.joins import Deduplicator, IntervalJoin, JoinBolt, LookupJoin, MemoryStore, Side, StoreFeed, StoreJoin
+from txstorm.results.windowed_components import component_windows
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.external.map_rows import key_text
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.testing import FeedSpout, TopologyTestDriver
@@ -68,10 +74,13 @@ UNTYPED = ("decimal NaN", "huge", "tiny")
 """Kinds that no typed column, or no state, takes as keys."""
 
 
-def topology(kind: type, *, floats: bool, typed: bool, table: Path) -> Any:
-    """Return a topology with all components that have keys, of all kinds of tables and stores."""
+def topology(kind: type, *, floats: bool, typed: bool, table: Path, spout: Any = None) -> Any:
+    """Return a topology with all components that have keys, of all kinds of tables and stores.
+
+    With a `spout`, a sink keeps the last value that each component emits, as text, and there is no store.
+    """
     fields, store, ten = ("k", "ts", "id"), MemoryStore(), Duration.seconds(10)
-    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": fields, "r": fields}))
+    builder = TransactionalTopologyBuilder("t", "feed", spout or FeedSpout({"l": fields, "r": fields}))
     left, right = (Side("feed", name, key="k", time="ts", id="id") for name in "lr")
     join = JoinBolt("l", "k").join("r", "k", "l").select("l:id").with_timestamp_field("ts").with_tumbling_window(ten)
     made: dict[str, Any] = {
@@ -89,6 +98,14 @@ def topology(kind: type, *, floats: bool, typed: bool, table: Path) -> Any:
     if typed and not floats:
         made["typed"] = type("Typed", (Count,), {"key_type": kind})()
         made["sums"] = WindowAggregate({"k": kind}, n="count").with_timestamp_field("ts").with_tumbling_window(ten)
+    if spout is not None:
+        del made["fill"], made["store"]
+        columns = {"of": str, "value": str}
+        keep = builder.set_bolt("keep", DeltaSink("values", columns))
+        for name in made:
+            last = bolts.Map(lambda one, name=name: (name, str(one.values[-1])), *columns)
+            builder.set_bolt(f"{name}-text", last).shuffle_grouping(name, "l" if name == "once" else "default")
+            keep.shuffle_grouping(f"{name}-text")
     for name, bolt in made.items():
         declarer = builder.set_bolt(name, bolt, 2)
         for stream in {"interval": "lr", "join": "lr", "fill": "r"}.get(name, "l"):
@@ -120,6 +137,47 @@ def test_equal_keys_are_one_key_in_all_components(kind: str, apart: bool, tmp_pa
             assert sorted(row[1] for row in driver.emitted(name)) == [1, 1, 2], name
         if typed and not floats:
             assert sorted(row[-1] for row in driver.emitted("sums")) == [1, 2]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("take", [1, 9])
+def test_equal_keys_are_one_key_on_spark(spark: Any, take: int, tmp_path: Path) -> None:
+    """In the same components, but for those with stores, whose keys are compared by the coordinator."""
+    kind = seeded().choice([one for one in EQUAL if one not in (*FLOATS, *UNTYPED)])
+    one, same, other = EQUAL[kind]
+    plain = type(keys.plain(one))
+    write_deltalake(tmp_path / "table", pa.table({"k": pa.array([keys.plain(same), None], ARROW_TYPES[plain])}))
+    lefts, rights = [[(one, 1000, "a"), (same, 1000, "b"), (other, 1000, "c")]], [[(same, 1000, "x")]]
+    rows = {
+        name: MemoryTransactionalSpout(given, ["k", "ts", "id"], take)
+        for name, given in zip("lr", (lefts, rights), strict=True)
+    }
+    made = topology(plain, floats=False, typed=True, table=tmp_path / "table", spout=txstorm.CompositeSpout(rows))
+    found: dict[str, list[str]] = {}
+    for row in ended(made, tmp_path / "data", "spark", end_of_input=True).sink("values").to_pylist():
+        found.setdefault(row["of"], []).append(row["value"])
+    joined, counted = ["a", "b"], ["1", "1", "2"]
+    assert {name: sorted(values) for name, values in found.items()} == {
+        "windows": ["['a', 'b']", "['c']"], "once": ["a", "c"], "interval": joined, "join": joined, "lookup": joined,
+        "count": counted, "typed": counted, "sums": ["1", "2"],
+    }, kind  # fmt: skip
+
+
+def test_partitions_spelled_otherwise_hold_no_watermark_back() -> None:
+    """Nor is a window found by one spelling of its key only."""
+    ten = Duration.seconds(10)
+    for kind in ("trailing zero", "exponent", "zeros", "float zeros", "decimal NaN"):
+        one, same, other = EQUAL[kind]
+        windows = Content().with_key("k").with_timestamp_field("ts").with_tumbling_window(ten)
+        builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": ("k", "ts", "id")}))
+        builder.set_bolt("windows", windows.with_partition_field("k")).fields_grouping("feed", "l", ["k"])
+        with TopologyTestDriver(builder.build_topology()) as driver:
+            for rows in ([(one, 1000, "a"), (other, 1000, "b")], [(same, 25_000, "c"), (other, 25_000, "d")]):
+                driver.commit(driver.feed({"l": rows}))
+            assert sorted(ids for _, ids in driver.emitted("windows")) == [["a"], ["b"]], kind
+            for key in (one, same, str(one), str(same)):
+                found = component_windows(driver.data_dir, "windows").buffered_tuples(key=[key])
+                assert [row["values"]["id"] for row in found] == ["c"], (kind, key)
 
 
 def test_keys_of_different_declared_types_are_refused_at_the_build(tmp_path: Path) -> None:
@@ -220,11 +278,20 @@ ENCODES = {
 """Modules that encode values as tagged text, with what; keys are encoded in the first one only."""
 
 
+ROOMS = ("windows", "joins", "state", "stateful", "storage", "engine")
+AS_TEXT = re.compile(r"(?:map\()?(?:str|repr)(?:\(|, )(?:keys?|units?|ids?|parts?|partitions?|names)\)")
+"""A key, or name of a partition, as Python shows it: as it is written, unless only its beginning is, in a message."""
+
+
 def test_no_other_module_encodes_keys() -> None:
     package, found = Path(txstorm.__file__).parent, set()
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        shown = {node.value for node in nodes if isinstance(node, ast.Subscript)}
+        for node in nodes:
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called in ("str", "repr", "map") and path.relative_to(package).parts[0] in ROOMS and node not in shown:
+                assert not AS_TEXT.fullmatch(ast.unparse(node)), f"{path}:{node.lineno}: see keys.text, keys.name_of"
             if called in ("text_of", "tag", "tagged.text_of", "tagged.tag") and path.name != "tagged.py":
                 found.add(path.relative_to(package).as_posix())
     assert found == ENCODES.keys()

@@ -11,6 +11,7 @@ from txstorm import Duration, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.joins import DataDelaySync, MemoryStore, Side, StoreFeed, StoreJoin
 from txstorm.testing import TopologyTestDriver
+from txstorm.windows.records import COMPONENT, ComponentRecord
 
 
 class Reports:
@@ -120,3 +121,7 @@ def test_look_ups_in_the_feeds_topology_see_the_rows_of_their_transaction_withou
     with TopologyTestDriver(builder.build_topology()) as driver:
         commit(driver, {"l": [("a", 100, "l1", "l0")], "r": [("a", 95, "r1", "r0")]})
         assert driver.emitted("match") == [("l1", "r1")]
+        commit(driver, {"l": [("a", 1 << 42, "far", "l0")], "r": [("b", 1 << 42, "far", "r0")]})
+        for name in ("sync", "fill"):
+            texts = {row["unit"]: row["record"] for row in driver.state(f"{name}-progress").to_pylist()}
+            assert list(ComponentRecord.read(texts[COMPONENT]).ahead.values()) == [1], name

@@ -605,6 +605,26 @@ def test_a_rewind_takes_the_table_back_and_keeps_other_states_by_name(tmp_path):
             assert (table_of(driver) if not settings else kept()) == counted([*LINES, *again])
 
 
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_store_that_is_lost_after_a_rewind_is_noticed_at_the_next_start(tmp_path, commits):
+    with TopologyTestDriver(net(WordCount(), **KEPT), data_dir=tmp_path) as driver:
+        driver.commit(4)
+    rewind(tmp_path, 2, keep=["count"])
+    states = KeptProvider.kept._namespaces
+    if commits:  # an older copy of the state, of before the rewind, takes its place
+        older = states["count-1"].committed
+        with TopologyTestDriver(net(WordCount(), **KEPT), data_dir=tmp_path) as driver:
+            driver.commit(3)
+        states["count-1"].committed = older
+    else:
+        states["count-1"].__init__()
+    with pytest.raises(TableCorrupt, match=r"count-1.*was lost"):
+        TopologyTestDriver(net(WordCount(), **KEPT), data_dir=tmp_path)
+    with TopologyTestDriver(net(WordCount(), **KEPT, state_may_be_lost=True), data_dir=tmp_path) as driver:
+        driver.commit(5)
+        driver.restart(net(WordCount(), **KEPT))
+
+
 # -- declarations that change between runs -----------------------------------------------------------------------------
 
 

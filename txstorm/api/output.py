@@ -87,6 +87,13 @@ class Collector(Protocol):
         one task has emitted after the other; partitioned spouts need not call it.
         """
 
+    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
+        """For spouts: say where in the source the tuples are that are emitted from now on.
+
+        `place(n)`, JSON values, stands in the error and the dead letter of the n-th of them (from 0, in each stream) if
+        it cannot be sent.
+        """
+
     def emitDirect(self, task: int, *values: Any, stream: str = DEFAULT_STREAM) -> None:  # noqa: N802
         """Storm's spelling of `emit_direct`."""
 

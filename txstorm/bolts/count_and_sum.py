@@ -12,6 +12,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.state import CHANGES, DELTALAKE, KeyedState, StateHandle
 from txstorm.bolts.aggregate import stacked
+from txstorm.errors import StateError
 
 Columns = str | Sequence[str] | Mapping[str, Any]
 
@@ -35,8 +36,13 @@ class _Folded(BatchBolt, Committer):
 
     def finish_batch(self) -> None:
         """Fold the buffered record batches into the state."""
-        for table in stacked(self._batches, self.needed_fields):
-            self._handle.merge(table, self._how)
+        tables = list(stacked(self._batches, self.needed_fields))
+        for table in tables:
+            try:
+                self._handle.merge(table, self._how)
+            except StateError as error:
+                error.rows = error.rows if len(tables) == 1 else ()  # else they are no rows of the input
+                raise
 
 
 class CountByKey(_Folded):

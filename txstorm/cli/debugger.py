@@ -47,7 +47,8 @@ class WindowStop:
         if self.key is None:
             return found
         values = f"{window}.key if isinstance({window}.key, tuple) else [{window}.key]"
-        return f"{found} and [str(one) for one in ({values})] == {list(self.key)!r}"
+        named = "__import__('txstorm.keys').keys.are_named"
+        return f"{found} and {named}({values}, {list(self.key)!r})"
 
 
 class Debugger:

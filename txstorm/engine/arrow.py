@@ -127,11 +127,11 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
 
 
 def conform(
-    batch: Any, fields: Sequence[str], where: str, refuse: Callable[[EmitError, Any], None]
+    batch: Any, fields: Sequence[str], where: str, refuse: Callable[[int, EmitError, dict[str, Any]], None]
 ) -> Iterable[pa.RecordBatch]:
     """Reorder the columns of an emitted batch or table as the declared `fields`; raises `EmitError` if they differ.
 
-    `refuse` is called with the error and a description of each row that cannot be sent; the others are returned.
+    `refuse` is called with each row that cannot be sent, its error and its values; the others are returned.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
         msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
@@ -150,7 +150,8 @@ def conform(
             msg = f"{where}: column {name!r}, row {row}: {text_at(column, row)} is {NO_TIME}"
             bad.setdefault(row, EmitError(msg))
     for row, error in sorted(bad.items()):
-        refuse(error, {"row": {name: text_at(column, row) for name, column in zip(names, batch.columns, strict=True)}})
+        values = {name: text_at(column, row) for name, column in zip(names, batch.columns, strict=True)}
+        refuse(row, error, {"row": values})
     if bad:
         batch = batch.take(pa.array([row for row in range(batch.num_rows) if row not in bad], pa.int64()))
     chosen = batch if names == list(fields) else batch.select(list(fields))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
+from txstorm.keys import name_of
 from txstorm.typed import python_type
 from txstorm.windows.rules.event_time import A_DAY, UNITS, ClockRule
 from txstorm.windows.rules.forms import Duration, duration
@@ -82,7 +83,7 @@ class Side:
         if isinstance(partitions, str) or not isinstance(partitions, Sequence | None):
             msg = f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}"
             raise InputError(msg)
-        self.partitions = None if partitions is None else tuple(str(one) for one in partitions)
+        self.partitions = None if partitions is None else tuple(map(name_of, partitions))
         self.columns = None if columns is None else dict(columns)
         _check_columns(component, self.columns or {}, time)
         if not isinstance(unit, str) or unit not in UNITS:

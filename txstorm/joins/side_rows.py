@@ -323,7 +323,7 @@ def _text(value: Any, name: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str) and not _may_be_tagged(value):
-        return str(value)
+        return str.__str__(value)
     return text_of(value, name)
 
 

@@ -21,6 +21,7 @@ from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Bounds
 from txstorm.joins.side_rows import ID, PARTITION, POSITION_BITS, TIME, values_of
+from txstorm.keys import are_named, name_of, plain
 from txstorm.results.joins import MATCHED, PASSING, ComponentJoin, holding_text
 from txstorm.results.read import read_kept_changes, read_state
 from txstorm.results.windows import PROGRESS, time_text
@@ -269,17 +270,18 @@ def _passing(data_dir: Path, join: ComponentJoin, key: Sequence[str]) -> Iterato
 
 def _of_key(rows: pa.Table, key: Sequence[str], side: str, join: ComponentJoin) -> pa.Table:
     """Return those of the stored rows of a side that have a key, given as texts of its fields."""
-    plain = join.about[side]["plain"]  # columns that hold values, and not their texts
+    stored = join.about[side]["plain"]  # columns that hold values, and not their texts
     encoded = rows[KEY].combine_chunks().dictionary_encode()
-    keys = _decoded(encoded.dictionary, KEY in plain)
-    chosen = [code for code, value in enumerate(keys) if _key_text(value) == list(key)]
+    keys = _decoded(encoded.dictionary, KEY in stored)
+    parts = [value if isinstance(value, list | tuple) else [value] for value in keys]
+    chosen = [code for code, own in enumerate(parts) if own != [None] and are_named(own, key)]
     kept = rows.filter(pc.is_in(encoded.indices, pa.array(chosen, encoded.indices.type)))
-    columns = {name: _decoded(kept[name].combine_chunks(), name in plain) for name in (KEY, ID, PARTITION)}
-    texts = {name: [None if one is None else str(one) for one in columns[name]] for name in (ID, PARTITION)}
+    columns = {of: _decoded(kept[of].combine_chunks(), of in stored) for of in (KEY, ID, PARTITION)}
+    texts = {of: [None if one is None else name_of(one) for one in columns[of]] for of in (ID, PARTITION)}
     # The number 7 and the text 7 are different keys.
-    texts[KEY] = [repr(one) if isinstance(one, str | list) else str(one) for one in columns[KEY]]
-    shown = {name: pa.array(column, pa.string()) for name, column in texts.items()}
-    return pa.table({SIDE: pa.repeat(side, kept.num_rows), **shown, **{name: kept[name] for name in (TIME, ARRIVAL)}})
+    texts[KEY] = [repr(plain(one)) if isinstance(one, str | list) else name_of(one) for one in columns[KEY]]
+    shown = {of: pa.array(column, pa.string()) for of, column in texts.items()}
+    return pa.table({SIDE: pa.repeat(side, kept.num_rows), **shown, **{of: kept[of] for of in (TIME, ARRIVAL)}})
 
 
 def _flags(data_dir: Path, join: ComponentJoin) -> dict[int, int]:
@@ -306,9 +308,3 @@ def _decoded(column: pa.Array, plain: bool) -> list[Any]:
     """Return the values of a column, converted back if it holds their texts."""
     values = column if plain else values_of(column)
     return values if isinstance(values, list) else values.to_pylist()
-
-
-def _key_text(value: Any) -> list[str] | None:
-    if value is None:
-        return None
-    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]

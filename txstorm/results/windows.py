@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import InputError
+from txstorm.keys import are_named
 from txstorm.results.views import StateView, committed_txid
 from txstorm.tagged import value_of
 from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT, VALUES
@@ -248,7 +249,7 @@ class ComponentWindows:
         micros = None if end is None else self.check_end(end)
         span, number = self._duration("length"), self.declared.get("windows", {}).get("length", {})
         for name, rows in self._by_unit():
-            if key is not None and self._named(name)[0] != list(key):
+            if key is not None and not are_named(self._named(name)[0] or [], key):
                 continue
             low, high = 0, rows.num_rows
             if micros is not None:

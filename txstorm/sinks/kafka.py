@@ -18,7 +18,7 @@ from txstorm.api.external import Outlet
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.errors import SettingError, StateError
-from txstorm.typed import decimal_digits
+from txstorm.typed import LAST_MICROS, decimal_digits
 
 if TYPE_CHECKING:
     from txstorm.clients.kafka.producer import KafkaWriter, Settings
@@ -122,11 +122,11 @@ class KafkaSink(BatchBolt, Committer):
         """Convert a datetime, or milliseconds since 1970, to milliseconds since 1970."""
         if isinstance(value, datetime) and value.tzinfo is not None:
             value = (value - EPOCH) // _MILLISECOND
-        if type(value) is int and value >= 0:
+        if type(value) is int and 0 <= value <= LAST_MICROS // 1000:
             return value
         msg = (
             f"{self._where}: field {self._timestamp!r} is {value!r:.100}; expected a datetime with a time zone or "
-            "milliseconds since 1970"
+            "milliseconds since 1970, up to the year 9999"
         )
         raise StateError(msg)
 

@@ -7,7 +7,7 @@ is added again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -232,7 +232,7 @@ class _SourceCollector:
         # `inner` refuses a stream that the source does not declare, under the name that it would have.
         self._streams = streams
         self.report_error = self.reportError = inner.report_error
-        self.refuse = inner.refuse
+        self.origin(lambda row: {})
         self.note = inner.note
         self._first = number * _PARTITIONS
         self.partition(0)
@@ -247,6 +247,12 @@ class _SourceCollector:
 
     def emit_batch(self, batch: Any, stream: str = DEFAULT_STREAM) -> None:
         self._inner.emit_batch(batch, stream=self._named(stream))
+
+    def refuse(self, error: BaseException, record: Any) -> None:
+        self._inner.refuse(error, {"source": self._source, **record} if isinstance(record, dict) else record)
+
+    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
+        self._inner.origin(lambda row: {"source": self._source, **place(row)})
 
     def digest(self, partition: str, digest: str) -> None:
         self._inner.digest(f"{self._source}/{partition}", digest)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
@@ -363,6 +364,7 @@ class _PartitionedTask(SpoutTask):
         for partition, part in mine.items():
             if "batch" in part:
                 collector.partition(int(partition))
+                collector.origin(partial(_place, partition))
                 self._emitter.emit_partition_batch(attempt, collector, int(partition), copied(part["batch"]))
         return mine
 
@@ -402,12 +404,17 @@ def _emit_new(context: TaskContext, carried: Parts, count: int, collector: Colle
         last = _position(carried.get(str(partition)))
         collector.partition(partition)
         watched = WatchedCollector(collector)
+        collector.origin(partial(_place, partition))
         meta = emit(watched, partition, copied(last))
         if meta is None and watched.emitted:
             msg = f"{_what(context, partition)}: tuples were emitted but no metadata returned, so it is unknown "
             raise MetadataError(msg + "where the next batch begins; return the metadata of what was emitted")
         parts[str(partition)] = {"kept": last} if meta is None else {"batch": storable(meta, _what(context, partition))}
     return parts
+
+
+def _place(partition: int | str, row: int) -> dict[str, int]:
+    return {"partition": int(partition), "row": row}
 
 
 def _kept(context: TaskContext, carried: Parts) -> Parts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from txstorm.api.attempt import TransactionAttempt
@@ -180,8 +181,13 @@ class _MemoryEmitter(Emitter):
         for partition, rows in sorted(payload.items()):
             if partition % tasks == task:
                 collector.partition(partition)
+                collector.origin(partial(_place, partition, metadata[str(partition)][0]))
                 for row in rows:
                     collector.emit(*row)
+
+
+def _place(partition: int, first: int, row: int) -> dict[str, int]:
+    return {"partition": partition, "index": first + row}
 
 
 def _ends(metadata: Any) -> dict[int, int]:

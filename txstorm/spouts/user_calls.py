@@ -80,6 +80,7 @@ class WatchedCollector:
         self.digest = inner.digest
         self.refuse = inner.refuse
         self.partition = inner.partition
+        self.origin = inner.origin
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """See `Collector`."""

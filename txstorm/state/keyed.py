@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.errors import StateError
 from txstorm.state.unpublished import TaskWrites, UnpublishedRows, WriteBatch
-from txstorm.storage.rows.fold import aggregated, check_how, combined
+from txstorm.storage.rows.fold import aggregated, check_how, combined, rows_beyond
 from txstorm.storage.rows.forms import Arrays, Key, Value
 
 
@@ -82,7 +83,11 @@ class TaskState(TaskWrites):
         olds = self._values.columns_of(now)
         ways = (how[name] for name in self._values.names)
         columns = [combined(way, old, new) for way, old, new in zip(ways, olds, partials, strict=True)]
-        rows, arrays = self._values.rows(columns, keys, self._where)
+        try:
+            rows, arrays = self._values.rows(columns, keys, self._where)
+        except StateError as error:
+            error.rows = rows_beyond(self._keys, self._values, table, how, olds, self._where)
+            raise
         return dict(zip(keys, self._store(WriteBatch(keys, rows, before, (), arrays), distinct=True), strict=True))
 
     def remove(self, key: Key) -> None:

@@ -145,6 +145,10 @@ class AnchoringCollector:
         """Reject a record, as spouts do."""
         self._collector.refuse(error, record)
 
+    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
+        """Name the records that follow, as spouts do."""
+        self._collector.origin(place)
+
     def ack(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Do nothing: all tuples of a transaction are acknowledged when it commits."""
 

@@ -267,6 +267,11 @@ class StoredKeyValueState(KeyValueState):
         """Return the last txid committed on this timeline; None if there is none."""
         return self._txid(self._committed)
 
+    @property
+    def has_commits(self) -> bool:
+        """Whether anything has been committed, on any timeline."""
+        return self._committed is not None
+
     def prepared(self) -> int | None:
         """Return the prepared txid; None if there is none. One of an earlier timeline can only be rolled back."""
         return None if self._place is None else self._place.txid

@@ -135,6 +135,7 @@ class StatefulTarget(ExternalTarget):
             self.make_directory()
         if self.has_states:
             self._check_parallelism(fresh=recorded is None and not decided)
+        began = self._timeline_began(committed) if self.has_states and self._owner.timeline else None
         self.last = committed
         self._epoch = epoch
         for task in range(self._tasks if self.has_states else 0):
@@ -142,7 +143,8 @@ class StatefulTarget(ExternalTarget):
             state = self._states[task]
             with reached(self.where(task), "be read"):
                 prepared, last = state.prepared(), state.last_committed()
-            self._check(task, last, committed, recorded, decided)
+            expected = self._expected(state, last, recorded, began)
+            self._check(task, last, committed, expected, decided)
             if prepared is None and not decided:
                 with reached(self.where(task), "be rolled back"):
                     state.rollback()
@@ -180,6 +182,24 @@ class StatefulTarget(ExternalTarget):
             )
             raise StateError(msg)
 
+    def _timeline_began(self, committed: int) -> int:
+        """Return the txid after which the timeline began, which its first start records."""
+        path, timeline = self.path / STATES_FILE, self._owner.timeline
+        found = json.loads(read_whole(path))
+        if found.get("timeline") != timeline:
+            found |= {"timeline": timeline, "began": committed}
+            write_durably(path, json.dumps(found).encode() + b"\n")
+        return int(found["began"])
+
+    def _expected(self, state: State, last: int | None, recorded: int | None, began: int | None) -> int | None:
+        """Return the least txid at which a state must be, as far as that is known."""
+        if recorded in (None, UNKNOWN):
+            return None
+        if began is None or last is not None or (recorded or 0) > began:
+            return recorded
+        # After a rewind, a state that was kept has nothing of the new timeline until its next commit.
+        return None if getattr(state, "has_commits", True) else recorded
+
     def _open(self, task: int) -> None:
         provider, owner = self.managed.provider, self._owner
         assert provider is not None
@@ -190,8 +210,8 @@ class StatefulTarget(ExternalTarget):
     def _namespace(self, task: int) -> str:
         return self.component if self.managed.shared else f"{self.component}-{task}"
 
-    def _check(self, task: int, last: int | None, committed: int, recorded: int | None, decided: set[int]) -> None:
-        """Check the last txid of a state against the ledger."""
+    def _check(self, task: int, last: int | None, committed: int, known: int | None, decided: set[int]) -> None:
+        """Check the last txid of a state against the ledger; `known`: the least it must be at."""
         if self.managed.may_be_lost:
             return
         where, provider = self.where(task), type(self.managed.provider).__name__
@@ -205,8 +225,6 @@ class StatefulTarget(ExternalTarget):
         if last is not None and last > committed:
             msg = f"{where}: is at txid {last}, the ledger at {committed}; restore both from the same copy"
             raise TableCorrupt(msg)
-        # After a rewind, a state that was kept has nothing of the new timeline until its next commit.
-        known = None if recorded in (None, UNKNOWN) or (last is None and self._owner.timeline) else recorded
         if known and (last or 0) < min([known, *(one - 1 for one in decided)]):
             msg = (
                 f"{where}: expected txid {known}, found {last or 'nothing'}: it was lost, or is an older copy; restore "

@@ -144,5 +144,7 @@ class _FeedEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         # Receivers get what one task has emitted after the other: all tuples, in the order in which they were fed.
         rows, task, tasks = self._context.payload, self._context.task, self._context.parallelism
-        for row in rows[len(rows) * task // tasks : len(rows) * (task + 1) // tasks]:
+        first = len(rows) * task // tasks
+        collector.origin(lambda row: {"feed": metadata["feed"], "row": first + row})
+        for row in rows[first : len(rows) * (task + 1) // tasks]:
             collector.emit(*row)

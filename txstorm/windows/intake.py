@@ -14,7 +14,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import LEAVE_OUT, InputError
-from txstorm.keys import EQUAL, row_text, row_texts
+from txstorm.keys import EQUAL, name_of, row_text, row_texts
 from txstorm.windows.plan import TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
 from txstorm.windows.rules.forms import Duration, Trigger, duration
@@ -189,7 +189,7 @@ def _newest(times: Times | None, parts: pa.Array | list[Any] | None) -> dict[str
         parts, times = encoded.dictionary.to_pylist(), highest
     names: list[Any] = parts if isinstance(parts, list) else parts.to_pylist()
     newest: dict[str, int] = {}
-    for part, time in zip(map(str, names), times.tolist(), strict=True):
+    for part, time in zip(map(name_of, names), times.tolist(), strict=True):
         newest[part] = max(time, newest.get(part, time))
     return newest
 

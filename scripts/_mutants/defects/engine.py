@@ -23,6 +23,13 @@ MUTANTS = (
         "tests/recovery/failures/test_refused_records.py::test_one_bad_value_of_a_csv_file_is_left_out_alone",
     ),
     Mutant(
+        "a_half_is_thought_bad_because_the_other_is_good",
+        "DeadLetterRun._found",
+        "fits = sift(rows[:half], kept) and kept is not None",
+        "fits = sift(rows[:half], kept)",
+        "tests/recovery/failures/test_one_bad_record.py",
+    ),
+    Mutant(
         "a_bad_record_takes_the_input_of_a_ready_made_bolt_along",
         "DeadLetterRun.run",
         "self._found(component, bolt, arrivals, error)",

@@ -4,6 +4,14 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_state_that_is_lost_after_a_rewind_goes_on",
+        "StatefulTarget._expected",
+        "(recorded or 0) > began",
+        "False",
+        "tests/stateful/test_stateful_topologies.py::"
+        "test_a_store_that_is_lost_after_a_rewind_is_noticed_at_the_next_start",
+    ),
+    Mutant(
         "a_prepared_state_is_committed_after_a_rollback",
         "StoredKeyValueState.rollback",
         "self._store.rollback()",

@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "partitions_are_named_as_written",
+        "_newest",
+        "map(name_of, names)",
+        "map(str, names)",
+        "tests/joins/test_keys_everywhere.py",
+    ),
+    Mutant(
         "sums_of_decimals_wrap",
         "sum_may_overflow",
         "pa.types.is_floating(kind)",

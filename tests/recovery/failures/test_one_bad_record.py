@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter as Bag
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from outlet_nets import MemoryWriter, Target
 from seeded import seeded
 
 import txstorm
-from txstorm import Count, Duration, StatefulBolt, TopPerWindow, WindowAggregate, WindowedBolt, bolts, joins
+from txstorm import Count, Duration, Outlet, StatefulBolt, TopPerWindow, WindowAggregate, WindowedBolt, bolts, joins
+from txstorm.engine.task import dead_letters
 from txstorm.joins import Side
 from txstorm.results.views import DeadLettersView
-from txstorm.sinks import DeltaSink
+from txstorm.sinks import DeltaSink, kafka
+from txstorm.state import keyed
 from txstorm.stateful import StatefulWindowedBolt
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
@@ -137,6 +142,15 @@ def joined() -> Any:
     )  # fmt: skip
 
 
+def sent(builder: Any, place: Path, tasks: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        builder.sent = Target()
+        patched.setattr(kafka, "_writer", lambda *_: SimpleNamespace(max_message_bytes=100))
+        sink = kafka.KafkaSink("rows", "topic", "broker:9092", key="key", timestamp="at")
+    sink.outlet = Outlet("rows", sink.outlet.columns, MemoryWriter(builder.sent))
+    builder.set_bolt("made", sink, tasks).fields_grouping("feed", "s", ["key"])
+
+
 TIMES = {"at": ["x", 1.5, None, [1], 2**70]}
 NO_INTS = {"n": ["x", [1], b"x", {"a": 1}]}
 NO_KEYS = {"key": LISTS}
@@ -170,10 +184,11 @@ CASES: dict[str, Case] = {
         lambda: DeltaSink("rows", {"id": str, "n": pa.int8(), "at": pa.decimal128(7, 0)}),
         {"n": [1000], "at": [10**7]}, table="rows",
     ),
+    "KafkaSink": Case(sent, {"at": [*TIMES["at"], -1], "n": [b"x", math.nan, "x" * 99], "key": ["\ud800"]}, False),
     "LookupJoin": Case(lookup, INTS),
     "JoinBolt": bolt(joined, {**NO_KEYS, **TIMES}, streams="sr"),
     "IntervalJoin": bolt(interval, {**TEXTS, **INTS, **TIMES}, streams="sr"),
-    "stores": Case(store, {"key": [1.5, 2**64, "x" * 70_000, *LISTS], **TIMES}),
+    "stores": Case(store, {"key": [2**64, "x" * 70_000, *LISTS], **TIMES}),
     "Deduplicator": bolt(lambda: joins.Deduplicator("n", keep=Duration.hours(1)), {"n": ["\ud800"]}, "n"),
     "WindowedBolt": bolt(lambda: Ids().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("at"), TIMES),
     "WindowedBolt with columns": bolt(
@@ -211,6 +226,8 @@ def outcome(case: Case, place: Path, tasks: int, batches: Iterable[Any]) -> tupl
         running.commit(txid)
         if case.emits:
             found.update(repr(one) for number in range(1, txid + 1) for one in running.emitted("made", number))
+        if hasattr(builder, "sent"):
+            found.update(repr([row["key"], row["value"]]) for row in builder.sent.rows)
         if case.table is not None:
             view = running.state(case.table) if case.table == "counts" else running.sink(case.table)
             found.update(repr([row[name] for name in FIELDS if name in row]) for row in view.to_pylist())
@@ -269,3 +286,22 @@ def test_the_first_record_is_left_out_with_which_it_fails(
         (letter,) = DeadLettersView(running.data_dir).to_pylist()
         assert json.loads(letter["record"])["n"] == values[at]
         assert [row["n"] for row in running.state("sums").to_pylist()] == [total]
+
+
+@pytest.mark.parametrize(("runs", "least"), [(None, 43), (5000, 43), (9, 4)])
+def test_records_that_fail_only_together_are_told_apart(
+    runs: int | None, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the state, or by runs on parts of the input: some of them, then a part that fails is left out as a whole."""
+    if runs is not None:
+        monkeypatch.setattr(keyed, "rows_beyond", lambda *_: [])
+        monkeypatch.setattr(dead_letters, "MOST_RUNS", runs)
+    builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "n")}))
+    builder.set_bolt("sum", bolts.SumByKey("k", "n", "sums")).global_grouping("feed", "s")
+    values = [2**61 if number % 2 else 1 for number in range(80)]
+    with TopologyTestDriver(builder.set_setting("on_error", "dead_letter").build_topology()) as running:
+        for part in (values[:4], values[4:]):
+            running.commit(running.feed({"s": [("a", value) for value in part]}))
+        letters = [json.loads(one["record"])["n"] for one in DeadLettersView(running.data_dir).to_pylist()]
+        assert running.state("sums").to_pylist()[0]["n"] == sum(values) - sum(letters)
+    assert least <= len(values) - len(letters) <= 43

@@ -177,15 +177,24 @@ def test_values_of_a_memory_spout_that_cannot_be_sent(tmp_path):
     spout = MemoryTransactionalSpout([[1, Thing(), "\ud800", 4], [5, {"x": Thing()}]], ["n"])
     handle = kept(spout, tmp_path / "data", {"n": int})
     assert rows(handle, "n") == [(1,), (4,), (5,)]
-    assert {one["tuple"] for one, _ in refused(handle)} == {"('\\ud800',)", "({'x': <a thing>},)", "(<a thing>,)"}
+    assert {(one["partition"], one["index"], one["tuple"]) for one, _ in refused(handle)} == {
+        (0, 2, "('\\ud800',)"), (1, 1, "({'x': <a thing>},)"), (0, 1, "(<a thing>,)")
+    }  # fmt: skip
 
 
 def test_sources_of_a_composite_spout(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\nx\n3\n")
-    spout = CompositeSpout({"file": FileSpout(tmp_path / "a.csv", types={"n": int})})
-    handle = kept(spout, tmp_path / "data", {"n": int}, stream="file")
+    (tmp_path / "b.jsonl").write_text('{"n": "1"}\nx\n\n{"n": "\\ud800"}\n{"n": "2"}\n')
+    memory = MemoryTransactionalSpout([[1], [2], [3, Thing()]], ["n"], take=2)
+    files = {
+        "file": FileSpout(tmp_path / "a.csv", types={"n": int}),
+        "json": FileSpout(tmp_path / "b.jsonl", fields="n"),
+    }
+    handle = kept(CompositeSpout({**files, "memory": memory}), tmp_path / "data", {"n": int}, stream="file")
     assert rows(handle, "n") == [(1,), (3,)]
-    assert [(one["line"], one["text"]) for one, _ in refused(handle)] == [(3, "x")]
+    found = [(one.get("source"), one.get("line", one.get("index")), why) for one, why in refused(handle)]
+    assert [one[:2] for one in found] == [("file", 3), ("json", 2), ("json", 4), ("memory", 1)]
+    assert "(source 'memory', partition 2, index 1)" in found[-1][2]
 
 
 def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):

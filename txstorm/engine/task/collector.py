@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,6 +17,10 @@ from txstorm.engine.task.error_rows import shortened
 from txstorm.errors import EmitError
 
 FLUSH_VALUES = 131072
+
+
+Place = Callable[[int], dict[str, Any]]
+"""Number of a tuple → where it is in the source."""
 
 
 class Emitted(NamedTuple):
@@ -41,7 +46,7 @@ class _Buffer:
     never strings and numbers.
     """
 
-    __slots__ = ("arity", "cuts", "direct", "fields", "flat", "rows")
+    __slots__ = ("arity", "cuts", "direct", "fields", "flat", "places", "rows", "taken")
 
     def __init__(self, declaration: StreamDeclaration) -> None:
         self.fields = declaration.fields
@@ -52,19 +57,36 @@ class _Buffer:
         self.rows = 0
         # (partition, number of rows buffered at its end); rows are cut when sent: their types must not depend on it.
         self.cuts: list[tuple[int, int]] = []
+        self.taken = 0
+        self.places: list[tuple[int, Place]] = []
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows in the buffer."""
+        return len(self.flat) // len(self.fields) if self.fields else self.rows
+
+    @property
+    def given(self) -> int:
+        """The number of rows emitted so far."""
+        return self.taken + self.waiting
+
+    def place(self, row: int) -> dict[str, Any]:
+        """Return where in its source a row is, counted from the first one emitted; empty if that is unknown."""
+        known = [(first, place) for first, place in self.places if first <= row][-1:]
+        return {} if not known else known[0][1](row - known[0][0])
 
     def cut(self, partition: int) -> None:
         """Note that the rows since the last cut come from `partition`."""
-        rows = len(self.flat) // len(self.fields) if self.fields else self.rows
+        rows = self.waiting
         if rows > (self.cuts[-1][1] if self.cuts else 0):
             self.cuts.append((partition, rows))
 
     def take(
-        self, partition: int, refuse: Callable[[tuple[Any, ...], EmitError], None]
+        self, partition: int, refuse: Callable[[int, tuple[Any, ...], EmitError], None]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (partition, its rows) of the buffered rows, the last of which are of `partition`; clear the buffer.
 
-        `refuse` is called with each tuple that cannot be sent.
+        `refuse` is called with each tuple that cannot be sent, and its number, counted from the first one emitted.
         """
         self.cut(partition)
         cuts, self.cuts = self.cuts, []
@@ -78,8 +100,9 @@ class _Buffer:
                 yield number, batch.slice(first, last - first)
             first = last
 
-    def _batch(self, refuse: Callable[[tuple[Any, ...], EmitError], None]) -> tuple[pa.RecordBatch, Sequence[int]]:
+    def _batch(self, refuse: Callable[[int, tuple[Any, ...], EmitError], None]) -> tuple[pa.RecordBatch, Sequence[int]]:
         """Return the buffered rows that can be sent, with their numbers, and clear the buffer."""
+        before, self.taken = self.taken, self.given
         flat, rows, width = self.flat, self.rows, len(self.fields)
         self.flat, self.rows = [], 0
         if width == 0:
@@ -93,7 +116,7 @@ class _Buffer:
                     batch_of_rows([row], self.fields)
                     good[number] = row
                 except EmitError as error:
-                    refuse(row, error)
+                    refuse(before + number, row, error)
             return batch_of_rows(list(good.values()), self.fields), list(good)
 
 
@@ -172,12 +195,19 @@ class OutputCollector:
             self._refuse(stream, None, direct=False)
         else:
             self._flush(stream)
-            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", self.refuse):
+            refuse = partial(self._reject, buffer)
+            for piece in conform(batch, buffer.fields, f"{self._component}, stream {stream!r}", refuse):
                 self._add(stream, self._partition, piece)
+            buffer.taken += batch.num_rows
 
     def report_error(self, error: BaseException) -> None:
         """Report `error` to the driver without failing the batch."""
         self.errors.append(error)
+
+    def origin(self, place: Place) -> None:
+        """Note from where in the source the tuples come that are emitted from now on."""
+        for buffer in self._buffers.values():
+            buffer.places.append((buffer.given, place))
 
     def note(self, topic: str, rows: Callable[[], Any]) -> None:
         """Ignore rows for the test driver, whose collector keeps them."""
@@ -230,14 +260,22 @@ class OutputCollector:
             self._pending_direct = None
 
     def _flush_to(self, stream: str, direct: int | None = None) -> None:
-        def refuse(values: tuple[Any, ...], error: EmitError) -> None:
+        buffer = self._buffers[stream]
+
+        def refuse(row: int, values: tuple[Any, ...], error: EmitError) -> None:
             given = shortened(values)
             found = EmitError(f"{self._component}, stream {stream!r}, tuple {given}: {error}")
             found.late = not self._eager
-            self.refuse(found, {"tuple": given})
+            self._reject(buffer, row, found, {"tuple": given})
 
-        for partition, batch in self._buffers[stream].take(self._partition, refuse):
+        for partition, batch in buffer.take(self._partition, refuse):
             self._add(stream, partition, batch, direct)
+
+    def _reject(self, buffer: _Buffer, row: int, error: EmitError, record: dict[str, Any]) -> None:
+        """Reject a tuple that cannot be sent, the `row`-th of its stream, and say where in the source it is."""
+        if place := buffer.place(row):
+            error.args = (f"{error} ({', '.join(f'{name} {shortened(one)}' for name, one in place.items())})",)
+        self.refuse(error, {**place, **record})
 
     def _add(self, stream: str, partition: int, batch: pa.RecordBatch, direct: int | None = None) -> None:
         if batch.num_rows:

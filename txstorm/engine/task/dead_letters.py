@@ -16,7 +16,7 @@ from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
 from txstorm.engine.task.error_rows import RAISED, kind_of
-from txstorm.errors import without_advice
+from txstorm.errors import StateError, without_advice
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
 from txstorm.typed import misfit_behind, misfits
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 Bad = dict[int, ErrorRow]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
+
+
+MOST_RUNS = 5000
+"""Runs of a bolt on parts of its input after which records that fail only together are no longer told apart."""
 
 
 class Letters:
@@ -279,53 +283,68 @@ class DeadLetterRun:
     ) -> list[Bad] | None:
         """Find the rows at fault for an `error` of a ready-made bolt; None if it is another one, or none is at fault.
 
-        Declared types decide, record by record. If all rows fit, the bolt runs on parts of its input: first by
-        themselves, then each together with all before it that can be handled.
+        Declared types decide, record by record, or the error knows. Else the bolt runs on parts of its input: first by
+        themselves, then each together with all before it that can be handled. After `MOST_RUNS` of the latter, a part
+        that fails is left out as a whole.
         """
         if (found := self._misfits(component, arrivals, error)) or not _can_run_on_parts(bolt):
             return found
+        if isinstance(error, StateError) and error.rows:
+            return self._by_arrival(component, arrivals, [(row, error) for row in error.rows])
         everything = [(at, row) for at, arrival in enumerate(arrivals) for row in range(arrival.batch.num_rows)]
         bad: list[Bad] = [{} for _ in arrivals]
         known: list[Bad] | None = None  # the rows that do not fit a declared type
+        runs = 0
 
         def failure(rows: Sequence[tuple[int, int]]) -> ErrorRow | None:
-            nonlocal known
-            chosen: dict[int, list[int]] = {}
-            for at, row in rows:
-                chosen.setdefault(at, []).append(row)
-            raised = self._trial(component, [arrivals[at].taken(some) for at, some in chosen.items()])
-            if raised is None:
-                return None
-            known = self._misfits(component, arrivals, raised)
-            return self._row(component, raised)
+            nonlocal known, runs
+            runs += 1
+            raised = self._trial(component, arrivals, rows)
+            known = None if raised is None else self._misfits(component, arrivals, raised)
+            return None if raised is None else self._row(component, raised)
 
-        def sift(rows: list[tuple[int, int]], kept: list[tuple[int, int]] | None) -> None:
-            """Sort out the rows that cannot be handled, by themselves or together with those that are `kept`."""
+        def sift(rows: list[tuple[int, int]], kept: list[tuple[int, int]] | None, row: ErrorRow | None = None) -> bool:
+            """Sort out the rows that cannot be handled, by themselves or together with those that are `kept`.
+
+            `row`: why they cannot be handled all, if that is known. Return whether they can be.
+            """
             if known is not None or not rows:
-                return
-            row = failure(rows if kept is None else [*kept, *rows])
+                return True
+            row = row or failure(rows if kept is None else [*kept, *rows])
             if row is None:
                 if kept is not None:
                     kept += rows
-            elif len(rows) == 1:
-                bad[rows[0][0]][rows[0][1]] = row
+                return True
+            if len(rows) > 1 and (kept is None or runs < MOST_RUNS):
+                half = len(rows) // 2
+                # If the first half can be handled, the second one fails as both did.
+                fits = sift(rows[:half], kept) and kept is not None
+                sift(rows[half:], kept, row if fits else None)
             else:
-                sift(rows[: len(rows) // 2], kept)
-                sift(rows[len(rows) // 2 :], kept)
+                if len(rows) > 1:
+                    row = replace(row, message=f"{row.message} ({len(rows)} records, which were not told apart)")
+                for at, number in rows:
+                    bad[at][number] = row
+            return False
 
         if failure([]) is not None:
             return None
         sift(everything, None)
-        rest = [(at, row) for at, row in everything if row not in bad[at]]
+        rest, runs = [(at, row) for at, row in everything if row not in bad[at]], 0
         sift(rest, [])
         return known or (bad if any(bad) else None)
 
-    def _trial(self, component: ComponentRun, arrivals: Sequence[Arrival]) -> BaseException | None:
-        """Return why the component cannot handle `arrivals`, None if it can; no trace of the run remains."""
+    def _trial(
+        self, component: ComponentRun, arrivals: Sequence[Arrival], rows: Sequence[tuple[int, int]]
+    ) -> BaseException | None:
+        """Return why the component cannot handle rows, (arrival, row); None if it can; no trace of the run remains."""
+        chosen: dict[int, list[int]] = {}
+        for at, row in rows:
+            chosen.setdefault(at, []).append(row)
         length = len(self.letters)
         try:
             run = self._begin(component, component.spec.fresh())
-            run.execute(arrivals)
+            run.execute([arrivals[at].taken(some) for at, some in chosen.items()])
             component.finish(run)
         except RAISED as error:
             return error

@@ -160,14 +160,16 @@ class SyncCommitter(SideCommitter):
         held += passage.held - passage.passed
         oldest = _oldest(oldest, passage.oldest, released) if held else None
         passed = arrived - passage.held + passage.passed
-        plan.side.windows.report(context, consumed, passed, 0, kind="sync")
+        reports = self._tuples.reports
+        plan.side.windows.report(context, consumed, passed, 0, kind="sync", ahead=reports.number_ahead(context))
         records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
         if context.task == 0:
-            arrivals = plan.side.arrivals(context, self._tuples.reports.newest, self._tuples.frontiers)
+            arrivals = plan.side.arrivals(context, reports.newest, self._tuples.frontiers)
             followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
             progress = replace(followed, watermark=consumed, advanced=context.stamp)
             about = plan.side.windows.about()
             after = replace(component, tasks=context.parallelism, progress=progress, about=about)
+            after = replace(after, ahead=reports.count_ahead(plan.side.windows, component.ahead, context))
             records.put(COMPONENT, after.text())
         if held and consumed != END:
             self._wake(component, consumed, oldest)

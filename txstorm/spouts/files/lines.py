@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -118,13 +119,12 @@ class LineFormat:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
+        records = _Records(self, segment, data)
         try:
+            collector.origin(records.described)
             self._emit_all(data, segment.rows, collector)
         except Undecodable:
-            ends = [int(end) for end in self.boundaries(data, final=True)]
-            if self.is_record(data[ends[-1] if ends else 0 :]):
-                ends.append(len(data))
-            self._emit_good(data, ends, _Refusal(data, ends, segment, collector), collector)
+            self._emit_good(records, collector)
 
     def decode(self, data: bytes, rows: int) -> pa.Table | pa.RecordBatch:
         """Return all `rows` records of `data`, which is valid UTF-8, as columns; raise `Undecodable` if one is bad."""
@@ -134,21 +134,21 @@ class LineFormat:
         """Emit all `rows` records of `data`, or raise `Undecodable` and emit none."""
         collector.emit_batch(self.decode(self._utf8(data), rows))
 
-    def _emit_good(self, data: bytes, ends: Sequence[int], refuse: _Refusal, collector: Collector) -> None:
-        """Emit the valid records of `data`, which end at `ends`, and refuse the others.
+    def _emit_good(self, records: _Records, collector: Collector) -> None:
+        """Emit the valid records in order and refuse the others.
 
         The invalid ones that are found at once are left out, and the rest is decoded; where that fails, what is before
         and after the invalid record, or the halves if it is not known which record that is.
         """
-        records = [data[start:end] for start, end in pairwise([0, *ends])]
-        invalid = self.invalid(records)
-        numbers = [number for number in range(len(records)) if number not in invalid]
+        data = [records.piece(number, number + 1) for number in range(len(records.ends))]
+        invalid = self.invalid(data)
+        numbers = [number for number in range(len(data)) if number not in invalid]
         good: list[pa.Table] = []
         waiting = [(0, len(numbers))] if numbers else []
         while waiting:
             first, last = waiting.pop()
             try:
-                piece = self._utf8(b"".join(records[number] for number in numbers[first:last]))
+                piece = self._utf8(b"".join(data[number] for number in numbers[first:last]))
                 good.append(pa.table(self.decode(piece, last - first)))
             except Undecodable as fault:
                 if last - first == 1:
@@ -158,8 +158,9 @@ class LineFormat:
                 cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
                 waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
         for number in sorted(invalid):
-            refuse(number, invalid[number])
+            records.refuse(number, invalid[number], collector)
         if good:
+            collector.origin(partial(_described, records, [one for one in numbers if one not in invalid]))
             collector.emit_batch(pa.concat_tables(good).combine_chunks())
 
     def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
@@ -229,27 +230,6 @@ class Undecodable(Exception):
         return SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
 
 
-class _Refusal:
-    """Refuses records of `data`, which end at `ends`, each with its place in the file."""
-
-    def __init__(self, data: bytes, ends: Sequence[int], segment: Segment, collector: Collector) -> None:
-        self._data = data
-        self._ends = ends
-        self._segment = segment
-        self._collector = collector
-        self._before = _lines_before(segment)
-        self._lines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-
-    def __call__(self, number: int, fault: Undecodable) -> None:
-        """Refuse record `number`."""
-        start, end = self._ends[number - 1] if number else 0, self._ends[number]
-        record = self._data[start:end]
-        start += len(record) - len(record.lstrip(b"\r\n"))
-        line = None if self._before is None else self._before + int(np.searchsorted(self._lines, start)) + 1
-        at = Place(self._segment.file, self._segment.start + start, self._segment.start + end, line)
-        self._collector.refuse(fault.error(at), at.described(record))
-
-
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
@@ -257,8 +237,50 @@ COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
 
 
-def _lines_before(segment: Segment) -> int | None:
-    return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+class _Records:
+    """The records of a segment, by number; where they are is found once it is asked for."""
+
+    def __init__(self, form: LineFormat, segment: Segment, data: bytes) -> None:
+        self._form = form
+        self._segment = segment
+        self._data = data
+
+    @cached_property
+    def ends(self) -> list[int]:
+        ends = [int(end) for end in self._form.boundaries(self._data, final=True)]
+        return [*ends, len(self._data)] if self._form.is_record(self._data[ends[-1] if ends else 0 :]) else ends
+
+    @cached_property
+    def _lines_before(self) -> int | None:
+        segment = self._segment
+        return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+
+    @cached_property
+    def _line_ends(self) -> Offsets:
+        return np.flatnonzero(np.frombuffer(self._data, np.uint8) == 10)
+
+    def piece(self, first: int, last: int) -> bytes:
+        """Return the bytes of the records `first` (inclusive) to `last` (exclusive)."""
+        return self._data[self.ends[first - 1] if first else 0 : self.ends[last - 1]]
+
+    def place(self, number: int) -> Place:
+        """Return the location of one record, without line ends before it."""
+        piece, stop = self.piece(number, number + 1), self.ends[number]
+        start, before = stop - len(piece.lstrip(b"\r\n")), self._lines_before
+        line = None if before is None else before + int(np.searchsorted(self._line_ends, start)) + 1
+        return Place(self._segment.file, self._segment.start + start, self._segment.start + stop, line)
+
+    def described(self, number: int) -> dict[str, Any]:
+        """Return the description of one record for a dead letter."""
+        return self.place(number).described(self.piece(number, number + 1))
+
+    def refuse(self, number: int, fault: Undecodable, collector: Collector) -> None:
+        """Refuse one record."""
+        collector.refuse(fault.error(self.place(number)), self.described(number))
+
+
+def _described(records: _Records, numbers: Sequence[int], row: int) -> dict[str, Any]:
+    return records.described(numbers[row])
 
 
 def shown(data: bytes) -> str:
@@ -307,13 +329,16 @@ class JsonLinesFormat(SkippingBlanks):
         for record in [_json_object(line) for line in lines if line and line != "\r"]:
             collector.emit(*[record.get(name) for name in self.fields])
 
-    def _emit_good(self, data: bytes, ends: Sequence[int], refuse: _Refusal, collector: Collector) -> None:
-        for number, (start, end) in enumerate(pairwise([0, *ends])):
+    def _emit_good(self, records: _Records, collector: Collector) -> None:
+        good: list[int] = []
+        collector.origin(partial(_described, records, good))
+        for number in range(len(records.ends)):
             try:
-                record = _json_object(self._utf8(data[start:end]).decode("utf-8").strip("\r\n"))
+                record = _json_object(self._utf8(records.piece(number, number + 1)).decode("utf-8").strip("\r\n"))
             except Undecodable as fault:
-                refuse(number, fault)
+                records.refuse(number, fault, collector)
             else:
+                good.append(number)
                 collector.emit(*[record.get(name) for name in self.fields])
 
 

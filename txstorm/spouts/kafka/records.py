@@ -101,9 +101,11 @@ class _Piece:
 
     def emit(self, collector: Collector) -> None:
         bad: dict[int, str] = {}
+        messages = self._messages
         columns = [self._column(name, bad) for name in self._source.fields]
         for row in sorted(bad):
             self._refuse(row, bad[row], collector)
+        collector.origin(lambda number: self._record([row for row in range(len(messages)) if row not in bad][number]))
         if all(isinstance(column, pa.Array) for column in columns):
             batch = pa.RecordBatch.from_arrays(columns, list(self._source.fields))
             collector.emit_batch(batch.filter(self._good(bad)) if bad else batch)
@@ -154,10 +156,12 @@ class _Piece:
         error = SpoutError(
             f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder{LEAVE_OUT}"
         )
-        micros = _micros(self._messages[row])
-        topic, number = self._partition
-        record = {"topic": topic, "partition": number, "offset": offset, "timestamp": micros}
-        collector.refuse(error, {**record, "key": _base64(self.keys[row]), "value": _base64(self.values[row])})
+        collector.refuse(error, self._record(row))
+
+    def _record(self, row: int) -> dict[str, Any]:
+        (topic, number), micros = self._partition, _micros(self._messages[row])
+        record = {"topic": topic, "partition": number, "offset": int(self.offsets[row]), "timestamp": micros}
+        return {**record, "key": _base64(self.keys[row]), "value": _base64(self.values[row])}
 
 
 def _micros(message: Any) -> int | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from txstorm.errors import StateError
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
-from txstorm.typed import EXACT, python_values, sum_may_overflow
+from txstorm.typed import EXACT, python_values, sum_bounds, sum_may_overflow
 
 HOW = ("sum", "count", "min", "max", "last")
 _SUMMABLE = (int, float, decimal.Decimal)
@@ -153,6 +153,35 @@ def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.Chunk
     return column.conformed(batch[column.name], where)
 
 
+def rows_beyond(
+    keys: KeyForm,
+    values: ValueForm,
+    batch: pa.Table,
+    how: Mapping[str, str],
+    olds: Sequence[Sequence[Any]],
+    where: str,
+) -> list[int]:
+    """Return the rows of `batch` with which a sum leaves its range, added to the `olds` and the good rows before.
+
+    `olds`: for each value column, the values of the keys in order of first appearance, None for no value.
+    """
+    arrays = [_whole(_column(batch, column, values.owner, where)) for column in keys.columns]
+    sums = [
+        ([value or 0 for value in old], sum_bounds(column.field.type), batch[column.name].to_pylist())
+        for column, old in zip(values.columns, olds, strict=True)
+        if how[column.name] == "sum" and column.exact is not float
+    ]
+    found = []
+    for row, group in enumerate(_Groups.of(arrays, batch.num_rows).of_row.tolist()):
+        added = [_add(total[group], given[row] or 0) for total, _, given in sums]
+        if all(low <= one <= high for one, (_, (low, high), _) in zip(added, sums, strict=True)):
+            for one, (total, _, _) in zip(added, sums, strict=True):
+                total[group] = one
+        else:
+            found.append(row)
+    return found
+
+
 def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     """Combine the `old` values of one state column with the `new` partial values by the aggregation `way`.
 
@@ -167,7 +196,7 @@ def combined(way: str, old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 
 def _add(one: Any, other: Any) -> Any:
-    return EXACT.add(one, other) if isinstance(one, decimal.Decimal) else one + other
+    return EXACT.add(one, other) if decimal.Decimal in (type(one), type(other)) else one + other
 
 
 def _least(one: Any, other: Any) -> Any:
