@@ -24,6 +24,7 @@ from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
 from txstorm.typed import shown
 from txstorm.windows.rules.event_time import END, late, microseconds
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment, Place, Rows, Unit, Window, end_at, fire
+from txstorm.windows.rules.forms import LEFT
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
 Source = tuple[int, str]
@@ -76,6 +77,9 @@ class StatefulWindowedBoltExecutor:
         form, field = bolt.options.form, bolt.message_id_field
         if form is None or form.is_session or bolt.options.key is not None:
             msg = "stateful windowed bolt executor: expected windows per task, by duration or count"
+            raise InputError(msg)
+        if form.closed == LEFT and form.step is None:
+            msg = f"stateful windowed bolt executor: closed={LEFT!r} needs a slide that is a duration, got {form}"
             raise InputError(msg)
         if field is not None and field not in fields:
             msg = f"stateful windowed bolt executor: the message id field {field!r} is none of {tuple(fields)}"
@@ -165,7 +169,7 @@ class StatefulWindowedBoltExecutor:
         """Note the end that must have fired for a tuple to have been evaluated, or to have expired."""
         step, span = self._form.step, self._form.span if expired else 0
         if self._timed and step is not None and span is not None:
-            self._note_end(-(-(self._time(one) + span) // step) * step)
+            self._note_end(-(-(self._form.held(self._time(one)) + span) // step) * step)
 
     def _note_end(self, end: int) -> None:
         known = self.saved.last_end
@@ -205,8 +209,9 @@ class StatefulWindowedBoltExecutor:
             self._newest[one.source_stream] = max(time, self._newest.get(one.source_stream, time))
             if self._watermark is not None and late(np.array([time], np.int64), self._watermark, self._form)[0]:
                 return False
-        passed = PASSED if self._timed and self._form.step is not None and time == self._watermark else 0
-        row = Place(time, self._number << ARRIVAL_BITS | passed), one
+        held = self._form.held(time)
+        passed = PASSED if self._timed and self._form.step is not None and held == self._watermark else 0
+        row = Place(held, self._number << ARRIVAL_BITS | passed), one
         self._rows.insert(bisect_left(self._rows, row[0], key=lambda known: known[0]), row)
         return True
 

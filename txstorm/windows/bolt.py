@@ -15,7 +15,17 @@ from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import UNITS, ClockRule, WatermarkRule
-from txstorm.windows.rules.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
+from txstorm.windows.rules.forms import (
+    LEFT,
+    RIGHT,
+    Count,
+    Duration,
+    WindowForm,
+    duration,
+    sessions,
+    sliding,
+    tumbling,
+)
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")
@@ -82,22 +92,24 @@ class WindowedBolt(AssembledBolt):
 
     # -- which windows -------------------------------------------------------------------------------------------------
 
-    def with_window(self, length: Any, slide: Any = None) -> Self:
+    def with_window(self, length: Any, slide: Any = None, *, closed: str = RIGHT) -> Self:
         """Declare windows of `length`, each `slide` after the one before.
 
         Args:
             length: a `Duration` or `Count`.
             slide: a `Duration`, a `Count`, or a function of a tuple that returns whether the tuple fires a window;
                 None: every tuple does.
+            closed: ``right``: windows that slide by a duration hold their end, and not their start, as in Storm;
+                ``left``: they hold their start, and not their end, as in Spark and Flink.
 
         Raises:
             InputError: (every ``with_…`` method) an argument is wrong, or contradicts an earlier call.
         """
-        return self._form(sliding(length, slide))
+        return self._form(sliding(length, slide, closed))
 
-    def with_tumbling_window(self, length: Any) -> Self:
-        """Declare windows of `length`, a `Duration` or `Count`, without gaps and overlaps."""
-        return self._form(tumbling(length))
+    def with_tumbling_window(self, length: Any, *, closed: str = RIGHT) -> Self:
+        """Declare windows of `length`, a `Duration` or `Count`, without gaps and overlaps; `closed`: as above."""
+        return self._form(tumbling(length, closed))
 
     def with_session_window(self, gap: Any) -> Self:
         """Declare sessions: a session ends when nothing has come for `gap`, a `Duration` or a function of a tuple."""
@@ -241,11 +253,12 @@ class WindowedBolt(AssembledBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that buffers tuples and calls this bolt."""
         options = self.options
-        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
+        form = options.form or sliding(Count(1))
+        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
         plan = WindowPlan(
             id=site.id,
             parallelism=site.parallelism,
-            form=options.form or sliding(Count(1)),
+            form=form,
             rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
             time=options.time,
             inputs=inputs,
@@ -318,6 +331,11 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
         faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
     if type(bolt).execute is WindowedBolt.execute:
         faults.append(f"{type(bolt).__name__} does not override execute(window)")
+    if plan.form.closed == LEFT and plan.form.step is None:
+        faults.append(
+            f"closed={LEFT!r}: a window of a count slide or a trigger ends at the tuple that fires it, and would not "
+            "hold it; give a duration as the slide, or leave closed out"
+        )
     faults += timestamp_faults(options)
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
