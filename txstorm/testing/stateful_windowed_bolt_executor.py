@@ -24,7 +24,6 @@ from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
 from txstorm.typed import shown
 from txstorm.windows.rules.event_time import END, late, microseconds
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment, Place, Rows, Unit, Window, end_at, fire
-from txstorm.windows.rules.forms import LEFT
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
 Source = tuple[int, str]
@@ -78,8 +77,8 @@ class StatefulWindowedBoltExecutor:
         if form is None or form.is_session or bolt.options.key is not None:
             msg = "stateful windowed bolt executor: expected windows per task, by duration or count"
             raise InputError(msg)
-        if form.closed == LEFT and form.step is None:
-            msg = f"stateful windowed bolt executor: closed={LEFT!r} needs a slide that is a duration, got {form}"
+        for fault in form.faults():
+            msg = f"stateful windowed bolt executor: {fault}"
             raise InputError(msg)
         if field is not None and field not in fields:
             msg = f"stateful windowed bolt executor: the message id field {field!r} is none of {tuple(fields)}"

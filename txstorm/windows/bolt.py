@@ -15,17 +15,7 @@ from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import UNITS, ClockRule, WatermarkRule
-from txstorm.windows.rules.forms import (
-    LEFT,
-    RIGHT,
-    Count,
-    Duration,
-    WindowForm,
-    duration,
-    sessions,
-    sliding,
-    tumbling,
-)
+from txstorm.windows.rules.forms import RIGHT, Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")
@@ -99,8 +89,7 @@ class WindowedBolt(AssembledBolt):
             length: a `Duration` or `Count`.
             slide: a `Duration`, a `Count`, or a function of a tuple that returns whether the tuple fires a window;
                 None: every tuple does.
-            closed: ``right``: windows that slide by a duration hold their end, and not their start, as in Storm;
-                ``left``: they hold their start, and not their end, as in Spark and Flink.
+            closed: what windows of a time slide hold: their end (``right``), as in Storm, or their start (``left``).
 
         Raises:
             InputError: (every ``with_…`` method) an argument is wrong, or contradicts an earlier call.
@@ -233,9 +222,7 @@ class WindowedBolt(AssembledBolt):
 
     def _form(self, form: WindowForm) -> Self:
         if self.options.form is not None:
-            msg = (
-                f"{type(self).__name__}: its windows are declared twice, as {self.options.form} and {form}; do it once"
-            )
+            msg = f"{type(self).__name__}: windows are declared twice, as {self.options.form} and {form}; do it once"
             raise InputError(msg)
         return self._set(form=form)
 
@@ -331,12 +318,7 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
         faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
     if type(bolt).execute is WindowedBolt.execute:
         faults.append(f"{type(bolt).__name__} does not override execute(window)")
-    if plan.form.closed == LEFT and plan.form.step is None:
-        faults.append(
-            f"closed={LEFT!r}: a window of a count slide or a trigger ends at the tuple that fires it, and would not "
-            "hold it; give a duration as the slide, or leave closed out"
-        )
-    faults += timestamp_faults(options)
+    faults += [*plan.form.faults(), *timestamp_faults(options)]
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
     return [*faults, *_late_faults(bolt, plan), *_field_faults(plan, site), *_key_faults(plan, site)]

@@ -205,6 +205,15 @@ class WindowForm:
         """The function that decides which tuples fire; None if there is none."""
         return None if self.slide is None or isinstance(self.slide, Duration | Count) else self.slide
 
+    def faults(self) -> list[str]:
+        """Return what is wrong with the parts taken together, one sentence each."""
+        if self.closed == RIGHT or self.step is not None:
+            return []
+        return [
+            f"closed={self.closed!r}: a window of a count slide or a trigger ends at the tuple that fires it, and "
+            "would not hold it; give a duration as the slide, or leave closed out"
+        ]
+
     def described(self) -> dict[str, Any]:
         """Return the form as JSON: durations in microseconds, counts as numbers of tuples, functions by their mark.
 
