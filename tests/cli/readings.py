@@ -31,6 +31,7 @@ def counts():
 
 FORMS = {
     "time": lambda: in_seconds(Sum()).with_window(TWENTY, TEN),
+    "left": lambda: in_seconds(Sum()).with_tumbling_window(Duration.seconds(9), closed="left"),
     "count": lambda: in_seconds(Sum()).with_window(Count(3), Count(4)),
     "session": lambda: in_seconds(Sum()).with_session_window(FIVE),
     "panes": lambda: counts().with_window(TWENTY, TEN),

@@ -68,6 +68,7 @@ def test_as_text(made: MakeDirectory, command: Commands):
     ("form", "tasks", "columns", "rows"),
     [
         ("time", 1, ("end", "tuples"), [("00:30", 3), ("00:40", 1)]),
+        ("left", 1, ("start", "end", "tuples"), [("00:27", "00:36", 1)]),
         ("session", 1, ("start", "end", "tuples"), [("00:27", "00:32", 1)]),
         ("sessions", 1, ("key", "end", "tuples"), [(["e"], "00:32", 1)]),
         ("key", 2, ("key", "tuples"), [(["e"], 1)]),
@@ -83,13 +84,14 @@ def test_as_text(made: MakeDirectory, command: Commands):
             ],
         ),
     ],
-    ids=["time", "sessions of a task", "sessions of an aggregate", "key", "arrival", "panes"],
+    ids=["time", "left", "sessions of a task", "sessions of an aggregate", "key", "arrival", "panes"],
 )
 def test_open_windows(made: MakeDirectory, shown: Shown, form: str, tasks: int, columns: list[str], rows: list[Any]):
     found = shown(made(form, tasks))
     times = [{**row, **{at: row[at] and row[at][14:19] for at in ("start", "end")}} for row in found["open"]]
     assert [tuple(row[name] for name in columns) for row in times] == rows
     assert form != "sessions" or found["late"] == 1
+    assert found["windows"].get("closed") == ("left" if form == "left" else None)
 
 
 def test_windows_of_counts(made: MakeDirectory, shown: Shown):
@@ -121,6 +123,10 @@ def test_counts_of_arrivals_wait_for_further_tuples(made: MakeDirectory, command
 
 
 def test_the_tuples_of_a_window(made: MakeDirectory, command: Commands):
+    left = made("left")
+    assert "slide 9 s, closed left, per task" in command.printed("windows", left, "sum")
+    (found,) = command.json("windows", left, "sum", "--window", "36000")["tuples"]
+    assert (found["values"], found["time"]) == ("{'id': 'e', 'ts': 27}", "1970-01-01T00:00:27.000000Z")
     data_dir = made()
     assert [row["values"] for row in command.json("windows", data_dir, "sum", "--window", "30000")["tuples"]] == [
         "{'id': 'c', 'ts': 11}",

@@ -8,7 +8,7 @@ import pytest
 WANTED = [
     *(f"T{row}" for row in range(1, 51)),
     *(f"W{row}" for row in range(1, 45)),
-    *(f"U{row}" for row in (1, 2, 3, 4, 5, 8, 23, 24, 26)),
+    *(f"U{row}" for row in (1, 2, 3, 4, 5, 8, 23, 24, 26, 29)),
     *(f"A{row}" for row in range(1, 24)),
     *(f"U{row}" for row in (6, 7, 9, 10, 11, 12, 13, 14, 25)),
     *(str(item) for item in range(1, 84)),

@@ -17,6 +17,7 @@ class AggregateRules:
     inputs: int = 1
     processing_time: bool = False
     large: bool = False
+    closed: str = "right"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class AggregateModel:
         rules, before = self.rules, self.w
         if rules.processing_time:
             passed = -INF if before is None or rules.gap else before // rules.slide * rules.slide
-            rows = [(key, max(stamp, passed + 1), *more) for key, _, *more in rows]
+            rows = [(key, max(stamp, passed + 1 - self._left), *more) for key, _, *more in rows]
             self.w = INF if end else stamp if before is None else max(before, stamp)
         else:
             for _, time, _, _, number in rows:
@@ -57,11 +58,15 @@ class AggregateModel:
         tuples = [Row(key, time, (txid, i), id, value, number) for i, (key, time, id, value, number) in enumerate(rows)]
         return (self._sessions if rules.gap else self._slides)(tuples, before)
 
+    @property
+    def _left(self):
+        return self.rules.closed == "left"
+
     def _slides(self, tuples, before):
         rules, late, touched, old = self.rules, [], set(), {}
         for one in tuples:
-            first = -(-one.time // rules.slide) * rules.slide
-            ends = list(range(first, one.time + rules.length, rules.slide))
+            first = -(-(one.time + self._left) // rules.slide) * rules.slide
+            ends = list(range(first, one.time + self._left + rules.length, rules.slide))
             live = [e for e in ends if before is None or e + rules.lateness > before]
             if ends and not live:
                 late.append(one)

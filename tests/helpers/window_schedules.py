@@ -6,6 +6,7 @@ Tests draw everything from one generator, so a seed replays a schedule. What a s
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 from windows_model import Rules
 
@@ -106,6 +107,11 @@ def changed(rng, rows, id):
     return [row for row in rows if rng.random() < 0.7] + more
 
 
+def beside(rng):
+    """Return another generator, which leaves what `rng` draws as it would be without it."""
+    return Random(rng.getstate()[1][0])
+
+
 def window_rules(rng):
     """Draw the declaration of a windowed bolt: every form, per task or per key, 1 to 3 inputs."""
     slide = (rng.choice(["time", "count"]), rng.choice([1, 2, 3, 5, 7, 10]))
@@ -128,6 +134,7 @@ def window_rules(rng):
     rules.ttl = rng.choice([None, None, 15]) if rules.keyed else None
     if rules.trigger is None and (rules.gap or rules.slide[0] == "time"):
         rules.early = rng.choice([None, None, 4])
+        rules.closed = "right" if rules.gap else beside(rng).choice(["right", "right", "left"])
     return rules
 
 

@@ -29,6 +29,7 @@ class Rules:
     policy: str = "min"
     interval: int = 0
     early: int = None
+    closed: str = "right"
 
 
 @dataclass
@@ -116,9 +117,20 @@ class Model:
             return False
         if self.r.length[0] != "time" or self.r.slide[0] != "time":
             return False
-        length, slide = self.r.length[1], self.r.slide[1]
-        covering = [e for e in range(t, t + length) if e % slide == 0]
-        return all(e <= self.w for e in covering)
+        return all(e <= self.w for e in range(self.first_end(t), self.last_end(t) + 1, self.r.slide[1]))
+
+    # -- which ends hold a time: a window has one side, not the other ------------------------------------------------
+
+    def up_to(self, t, end):
+        return t <= end if self.r.closed == "right" else t < end
+
+    def first_end(self, t):
+        end = -(-t // self.r.slide[1]) * self.r.slide[1]
+        return end if self.up_to(t, end) else end + self.r.slide[1]
+
+    def last_end(self, t):
+        end = (t + self.r.length[1]) // self.r.slide[1] * self.r.slide[1]
+        return end - self.r.slide[1] if self.up_to(t, end - self.r.length[1]) else end
 
     # -- a transaction -----------------------------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class Model:
             if self.r.processing_time:
                 t = stamp
                 if self.r.slide is not None and self.r.slide[0] == "time" and self.fired_up_to is not None:
-                    t = max(stamp, self.fired_up_to + 1)
+                    t = max(stamp, self.fired_up_to + (self.r.closed == "right"))
             elif self.is_late(t):
                 late.append(id)
             else:
@@ -166,10 +178,8 @@ class Model:
             return any(row not in unit.counted for row in unit.seen)
         if self.r.length[0] == "count" or self.fired_up_to is None:
             return any(row not in unit.passed for row in unit.seen)
-        slide, length = self.r.slide[1], self.r.length[1]
-        last = [(row[0] + length - 1) // slide * slide for row in unit.seen]
-        first = [-(-row[0] // slide) * slide for row in unit.seen]
-        return any(a <= b and b > self.fired_up_to for a, b in zip(first, last, strict=True))
+        ends = [(self.first_end(row[0]), self.last_end(row[0])) for row in unit.seen]
+        return any(first <= last and last > self.fired_up_to for first, last in ends)
 
     def advance(self, stamp, partitions, ended, frontiers, end):
         if self.r.processing_time:
@@ -221,9 +231,9 @@ class Model:
         return sorted(groups, key=lambda g: g[1])
 
     def content_at(self, unit, end):
-        covered = [row for row in unit.seen if row[0] <= end]
+        covered = [row for row in unit.seen if self.up_to(row[0], end)]
         if self.r.length[0] == "time":
-            return [row for row in covered if row[0] > end - self.r.length[1]]
+            return [row for row in covered if not self.up_to(row[0], end - self.r.length[1])]
         return covered[-self.r.length[1] :]
 
     def fire_times(self):
@@ -233,8 +243,7 @@ class Model:
             if self.w != INF:
                 self.fired_up_to = self.w // slide * slide
             return []
-        first = -(-min(everything) // slide) * slide
-        e = first if self.fired_up_to is None else self.fired_up_to + slide
+        e = self.first_end(min(everything)) if self.fired_up_to is None else self.fired_up_to + slide
         fired = []
         while e <= self.w:
             if self.w == INF and not self.more_to_come(e):
@@ -242,24 +251,24 @@ class Model:
             for name, unit in sorted(self.units.items(), key=lambda one: str(one[0])):
                 if self.w == INF and self.r.length[0] == "count":
                     newest = max((row[0] for row in unit.seen), default=None)
-                    if newest is None or e - slide >= newest:
+                    if newest is None or self.up_to(newest, e - slide):
                         continue
                 content = self.content_at(unit, e)
                 if content:
                     fired.append(self.report(name, unit, e, content))
                 elif self.r.keyed:  # dropped
-                    unit.seen = [row for row in unit.seen if row[0] > e]
+                    unit.seen = [row for row in unit.seen if not self.up_to(row[0], e)]
                     unit.previous, unit.reported, unit.first = [], [], True
             e += slide
         self.fired_up_to = self.w if self.w == INF else self.w // slide * slide
         for unit in self.units.values():
-            unit.passed = [row for row in unit.seen if row[0] <= self.fired_up_to]
+            unit.passed = [row for row in unit.seen if self.up_to(row[0], self.fired_up_to)]
         return fired
 
     def more_to_come(self, e):
         newest = max(row[0] for unit in self.units.values() for row in unit.seen) if self.any_rows() else -INF
         reach = self.r.length[1] if self.r.length[0] == "time" else 0
-        return e - self.r.slide[1] < newest + reach
+        return e - self.r.slide[1] <= newest + reach
 
     def any_rows(self):
         return any(unit.seen for unit in self.units.values())
@@ -323,8 +332,8 @@ class Model:
         if not unit.seen:
             return []
         slide, newest = self.r.slide[1], max(row[0] for row in unit.seen)
-        stop = newest + self.r.length[1] - 1 if self.r.length[0] == "time" else -(-newest // slide) * slide
-        start = -(-min(row[0] for row in unit.seen) // slide) * slide
+        stop = self.last_end(newest) if self.r.length[0] == "time" else self.first_end(newest)
+        start = self.first_end(min(row[0] for row in unit.seen))
         if self.fired_up_to is not None:
             start = max(start, self.fired_up_to + slide)
         return list(range(start, stop + 1, slide))

@@ -17,6 +17,7 @@ from commands import printed_by
 from runs import ended
 
 from jobs import (
+    click_stream,
     clicks_and_views,
     reach,
     sliding_window,
@@ -27,6 +28,7 @@ from jobs import (
     tweet_counts,
     word_count,
 )
+from jobs.producers import click_stream as clicks
 from jobs.producers.clicks_and_views import LAST, events
 from txstorm import TransactionalTopologyBuilder
 from txstorm.bolts import SumByKey
@@ -232,6 +234,42 @@ def test_trending_topics(finished: Callable[..., RunHandle]):
     ]
     assert sorted(found) == sorted(expected)
     assert len(found) > 300
+
+
+def milliseconds(rows: list[dict[str, Any]], key: str) -> list[Any]:
+    return sorted(
+        [row[key], *(round(row[one].timestamp() * 1000) for one in ("start", "end")), row["n"]] for row in rows
+    )
+
+
+@pytest.mark.parametrize("closed", ["left", "right"])
+def test_click_stream(closed: str, finished: Callable[..., RunHandle]):
+    """Pages per minute, sessions and late clicks are those that plain Python finds, whichever side is closed (U29)."""
+    assert clicks.CLICKS.read_text(encoding="utf-8").splitlines() == clicks.lines()
+    rows = [json.loads(line) for line in clicks.EXPECTED.read_text(encoding="utf-8").splitlines()]
+    expected = {name: [one for of, one in rows if of == name] for name in ("left", "right", "sessions", "late")}
+    assert expected == clicks.expected()
+    handle = finished(click_stream.topology(closed=closed), end_of_input=True)
+    assert milliseconds(handle.state("pages").to_pylist(), "page") == expected[closed]
+    assert milliseconds(handle.state("sessions").to_pylist(), "user") == expected["sessions"]
+    assert sorted(row["id"] for row in handle.sink("late").to_pylist()) == expected["late"]
+    assert len(handle.dead_letters().to_pylist()) == 4  # two bad lines, and one without a time in both aggregates
+
+
+@pytest.mark.spark
+def test_windows_of_the_click_stream_equal_those_of_spark(spark: Any):
+    """What is expected of the job with windows that are closed on the left is what Spark's `window` finds."""
+    from pyspark.sql import functions as of
+
+    late = [one["id"] for one in clicks.clicks() if one["late"]]
+    read = spark.read.schema("id long, user string, page string, time long").json(str(clicks.CLICKS))
+    rows = read.where("time is not null").dropDuplicates(["id"]).where(~of.col("id").isin(late))
+    minutes = of.window(of.timestamp_millis("time"), "1 minute").alias("minute")
+    counts = (
+        rows.groupBy(minutes, "page").count().select("page", "minute.start", "minute.end", of.col("count").alias("n"))
+    )
+    found = counts.select("page", of.unix_millis("start"), of.unix_millis("end"), "n").collect()
+    assert sorted(map(list, found)) == clicks.expected()["left"]
 
 
 def test_clicks_and_views(finished: Callable[..., RunHandle]):

@@ -34,6 +34,7 @@ CALLS = {
     ),
     "a number as length": (lambda: Report().with_window(10), "the window's length: expected a Duration.*got 10"),
     "a slide that is no extent": (lambda: Report().with_window(SECOND, "x"), "the window's slide: expected"),
+    "no side": (lambda: Report().with_window(SECOND, SECOND, closed="both"), "closed: expected 'right', .*got 'both'"),
     "a gap of 0": (lambda: Report().with_session_window(Duration(0)), "the gap between sessions"),
     "text as duration": (lambda: Duration.seconds("1"), "Duration.seconds.'1'.: expected a number"),
     "NaN as duration": (lambda: Duration(float("nan")), "expected a number"),
@@ -98,6 +99,11 @@ BUILDS = {
         lambda: WindowAggregate("id", table="r", n="count").with_window(Count(2)).with_allowed_lateness(SECOND),
         "'w': WindowAggregate needs a duration .*cannot have an allowed lateness.*use a WindowedBolt",
     ),
+    "a left side of counts": (
+        lambda: Report().with_window(SECOND, Count(2), closed="left"),
+        "'w': closed='left': a window of a count slide or a trigger ends at the tuple that fires it",
+    ),
+    "a left side of a trigger": (lambda: Report().with_window(SECOND, len, closed="left"), "'w': closed='left': a win"),
     "early results of counts": (
         lambda: Report().with_window(Count(2)).with_early_results(SECOND),
         "early results need",

@@ -40,11 +40,11 @@ def by_capital(one):
     return one["id"].isupper()
 
 
-def form(length, slide=None):
-    return lambda: Rows().with_window(length, slide)
+def form(length, slide=None, **closed):
+    return lambda: Rows().with_window(length, slide, **closed)
 
 
-TUMBLING = form(SECONDS(1), SECONDS(1))
+TUMBLING, LEFT = form(SECONDS(1), SECONDS(1)), form(SECONDS(1), SECONDS(1), closed="left")
 # Form, tuples of each transaction → windows that fire, and the ids of late tuples.
 CASES = {
     "times before 1970": (
@@ -71,6 +71,27 @@ CASES = {
         lambda: Rows().with_session_window(SECONDS(1)),
         {"a@1000": "", "b@1000": "", "c@2000": "1000..2000 ab/ab/", "d@2000 e@1999": "", END: "2000..3000 cd/cd/"},
         "e",
+    ),
+    "closed on the left: E belongs to the next window, also before 1970": (
+        LEFT,
+        {
+            "a@-1001 b@-1000 c@-1 d@0 e@999 f@1000": "-2000..-1000 a/a/, -1000..0 bc/bc/a, 0..1000 de/de/bc",
+            "g@1000 h@2000": "1000..2000 fg/fg/de",
+        },
+    ),
+    "closed on the left: at W the next window, before W late": (
+        form(SECONDS(2), SECONDS(1), closed="left"),
+        {"a@0": "", "b@999 c@1000": "-1000..1000 ab/ab/", "d@1000 e@999 f@2000": "0..2000 abcd/cd/"},
+        "e",
+    ),
+    "closed on the left: at W in no window at all": (
+        form(SECONDS(1), SECONDS(3), closed="left"),
+        {"a@3000": "", "b@3000 c@2999 d@5000": "", "e@6000": "5000..6000 d/d/a", "f@6000 g@8000": ""},
+        *("b", "c", "f"),
+    ),
+    "closed on the left: a count length": (
+        form(Count(2), SECONDS(1), closed="left"),
+        {"a@1000": "", "b@1000 c@1999 d@2000": "..2000 bc/bc/a", "e@2000": "", END: "..3000 de/de/bc"},
     ),
     "lateness by the watermark before this batch": (
         TUMBLING,
@@ -128,6 +149,16 @@ PROCESSING = {
     "tuples of a stamp on an end, and of a later transaction at the same stamp": (
         form(SECONDS(10), SECONDS(10)),
         [(10, "a", "0..10000 a/a/"), (10, "b", ""), (20, "c", "10000..20000 bc/bc/a")],
+    ),
+    "closed on the left: a stamp on an end is in the next window": (
+        form(SECONDS(10), SECONDS(10), closed="left"),
+        [
+            (10, "a", ""),
+            (19, "b", ""),
+            (20, "c", "10000..20000 ab/ab/"),
+            (25, "", ""),
+            (END, "", "20000..30000 c/c/ab"),
+        ],
     ),
     "a length in time at every second tuple: those counted so far": (
         form(SECONDS(5), Count(2)),

@@ -59,6 +59,7 @@ def means(length: Any = TEN, **more: Any) -> Any:
 REFUSED = {
     "another length": (report, lambda: topology(report(TWENTY)), r"length Duration.seconds\(10\).*\(20\)"),
     "sessions": (report, lambda: topology(Report().with_session_window(TEN).with_timestamp_field("ts", "s")), "gap"),
+    "another side": (report, lambda: topology(Report().with_tumbling_window(TEN, closed="left")), "closed left"),
     "another unit": (report, lambda: topology(report(unit="ms")), "field 'ts' in s; the code has .*'ts' in ms"),
     "processing time": (report, lambda: topology(Report().with_tumbling_window(TEN)), "processing time"),
     "a key": (report, lambda: topology(report().with_key("id")), "key: none.*the code has key: id"),

@@ -2,15 +2,18 @@
 
 import logging
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 from fed import fed_bolt
 from window_bolts import Emitting
 from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
-from txstorm import Count, Duration, KeyedState, WindowAggregate, WindowedBolt
+from txstorm import Count, Duration, KeyedState, TopPerWindow, WindowAggregate, WindowedBolt
 from txstorm.errors import StateError
+from txstorm.joins import IntervalJoin, JoinBolt, Side
 from txstorm.results.windowed_components import component_windows
+from txstorm.testing import FeedSpout
 
 WINDOWS = [
     ("5:59:50", "6:00:10", ["e1", "e2", "e3"], ["e1", "e2", "e3"], []),
@@ -448,3 +451,45 @@ def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
     with driver(topology(bolt.with_persistence().with_max_events_in_memory(number))) as running:
         assert committed(running, every[:40]) == [(30, [0, 29], list(range(30)), list(range(30)), [5, 3])]
         assert committed(running, every[40:]) == [(60, [0, 59], list(range(60)), list(range(30, 60)), [5, 3])]
+
+
+def ends_of(window):
+    return [(window.end - EPOCH).seconds, [(one["end"] - EPOCH).seconds for one in window]]
+
+
+@pytest.mark.parametrize("sides", list(product(("right", "left"), repeat=2)), ids="-".join)
+def test_windows_over_windows_have_those_within_them(sides):
+    """An end counts as 1 µs before if windows do not hold it: 30 s have the results of three times 10 s (U29)."""
+    up, down = sides
+    counts = WindowAggregate("id", table="counts", ttl=timedelta(days=1), n="count")
+    pairs = JoinBolt("s", "id").join("t", "id", "s").select("s:id, window:end")
+    for bolt in (counts, pairs):
+        bolt.with_tumbling_window(Duration.seconds(10), closed=up).with_timestamp_field("ts", unit="s")
+    left, right = Side("counts", key="id", time="end"), Side("feed", "t", key="id", time="ts", unit="s")
+    spout = FeedSpout(dict.fromkeys("st", ("id", "ts")))
+    builder = fed_bolt("counts", counts, "s", ["id"], 2, spout=spout)
+    builder.set_bolt("top", TopPerWindow(1, "n")).global_grouping("counts")
+    builder.set_bolt("pairs", pairs).global_grouping("feed", "s").global_grouping("feed", "t")
+    join = builder.set_bolt("join", IntervalJoin(left, right, before=Duration.seconds(9), how="inner"))
+    join.global_grouping("counts").global_grouping("feed", "t")
+    over = ("counts", "top", "pairs", "join")
+    for name in over:
+        bolt = Emitting("end ends", ends_of).with_tumbling_window(Duration.seconds(30), closed=down)
+        builder.set_bolt(f"over-{name}", bolt.with_timestamp_field("end")).global_grouping(name)
+    rows = [("a", second) for second in range(0, 60, 5)]
+    with driver(builder.build_topology()) as running:
+        for some in (rows, [("a", 60)]):
+            running.commit(running.feed(dict.fromkeys("st", some)))
+        assert running.emitted("over-counts")[-1][0] == (30 if sides == ("left", "right") else 60)
+        running.commit(running.end_of_input())
+        for name in over:
+            at_end = running.topology.component(name).streams["default"].fields.index("end")
+            ends = [(row[at_end] - EPOCH).seconds for row in running.emitted(name)]
+            found = [(end, one) for end, some in running.emitted(f"over-{name}") for one in some]
+            assert sorted(found) == sorted((-(-end // 30) * 30, end) for end in ends), name
+        shift = (up == "left") / 10**6
+        ends = {(end - EPOCH).seconds for _, _, end, _ in running.emitted("counts")}
+        joined = {((row[2] - EPOCH).seconds, row[-1]) for row in running.emitted("join")}
+        assert joined == {
+            (end, time) for end in ends for _, time in [*rows, ("a", 60)] if -9 <= time - end + shift <= 0
+        }

@@ -68,7 +68,7 @@ def bolt_of(rules, rng, *, stateful=False):
         trigger = rules.trigger
         bolt.with_window(extent(rules.length), lambda one: trigger(one["id"]))
     else:
-        bolt.with_window(extent(rules.length), extent(rules.slide))
+        bolt.with_window(extent(rules.length), extent(rules.slide), closed=rules.closed)
     if not rules.processing_time:
         if rng.random() < 0.7:
             bolt.with_timestamp_field("at")

@@ -23,6 +23,7 @@ class Results:
         final: whether each result is emitted once; otherwise, changed results are emitted again.
         retractions: the stream of results that no longer hold; None if there is none.
         columns: field → Arrow type.
+        ends_of: if their times are ends of windows, the side on which these are closed; otherwise None.
     """
 
     time: str
@@ -31,6 +32,7 @@ class Results:
     final: bool
     retractions: str | None
     columns: Mapping[str, Any]
+    ends_of: str | None = None
 
 
 @dataclass(frozen=True)

@@ -179,6 +179,9 @@ class JoinBolt(WindowedBolt):
         made = super(JoinBolt, bolt).assemble(site)
         assert isinstance(made.committer, WindowCommitter)
         made.committer.checks += (partial(_check_keys, made.committer.plan.inputs, streams.plan),)
+        end = next((one.name for one in streams.plan.wanted if one.time == "end"), None)
+        if end is not None:
+            made.committer.published = {self.output_stream: made.committer.plan.results(end)}
         return Assembly(made.committer, (*made.faults, *streams.faults), made.warnings)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:

@@ -74,7 +74,8 @@ class LoneSide:
             owner_fields=side.key if by_fields else None,
             clock=side.clock,
         )
-        form = SideForm(side, one.fields, found.grouped_by if found.grouping == "fields" else side.key)
+        grouped = found.grouped_by if found.grouping == "fields" else side.key
+        form = SideForm(side, one.fields, grouped, shift=one.shift)
         position = PositionRule(rule, side.grace if side.grace is not None else grace)
         return cls(SidePlan(form, windows, position), by_fields)
 

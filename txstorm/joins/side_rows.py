@@ -56,12 +56,14 @@ class SideForm:
         fields: the fields of its tuples.
         grouped_by: the fields by which its tuples are distributed.
         key_kind: type of the column with the key; None: text.
+        shift: the difference of its rows' times and their time field, in microseconds: see `InputPlan`.
     """
 
     side: Side
     fields: tuple[str, ...]
     grouped_by: tuple[str, ...]
     key_kind: pa.DataType | None = None
+    shift: int = 0
 
     @cached_property
     def stored(self) -> tuple[StoredField, ...]:
@@ -221,6 +223,7 @@ class SideForm:
 
     def _times(self, stored: pa.Table) -> pa.Array | list[Any]:
         times = whole(stored.column(TIME))
+        times = pc.subtract(times, self.shift) if self.shift else times
         numbers = pc.divide(times, UNITS[self.side.unit])
         kind = self.time_kind
         if kind is not None:

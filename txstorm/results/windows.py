@@ -26,6 +26,7 @@ from txstorm.windows.buffer import ARRIVAL, FIRES, SOURCE, TASK_BITS, TIME, UNIT
 from txstorm.windows.records import COMPONENT, ComponentRecord, UnitRecord
 from txstorm.windows.rules.event_time import END, MICROSECOND, Times, instant
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, covering_ends
+from txstorm.windows.rules.forms import LEFT
 
 PROGRESS, TUPLES, PANES, SESSIONS = "-progress", "-tuples", "-panes", "-sessions"
 
@@ -167,7 +168,7 @@ class ComponentWindows:
         """
         for name, rows in self._by_unit():
             unit = self._units.get(name, UnitRecord()).unit
-            times = rows.column(TIME).to_numpy()
+            times = self._held(rows)
             key, task = self._named(name)
             step, span = self._duration("slide"), self._duration("length")
             if unit.open:
@@ -182,6 +183,11 @@ class ComponentWindows:
                 waiting = unit.counted + self._uncounted(rows, times, unit.covered)
                 if waiting:
                     yield OpenWindow(key, task, None, None, waiting)
+
+    def _held(self, rows: pa.Table) -> Times:
+        """Return the held times of rows: see `txstorm.windows.rules.forms`."""
+        times: Times = rows.column(TIME).to_numpy()
+        return times + 1 if self.declared.get("windows", {}).get("closed") == LEFT else times
 
     def _uncounted(self, rows: pa.Table, times: Times, covered: tuple[int, int]) -> int:
         arrivals = rows.column(ARRIVAL).to_numpy()
@@ -253,7 +259,7 @@ class ComponentWindows:
                 continue
             low, high = 0, rows.num_rows
             if micros is not None:
-                low, high = self._range(name, rows.column(TIME).to_numpy(), micros, span, number)
+                low, high = self._range(name, self._held(rows), micros, span, number)
             if low < high:
                 yield name, rows.slice(low, high - low)
 

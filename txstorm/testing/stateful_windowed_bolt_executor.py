@@ -77,6 +77,9 @@ class StatefulWindowedBoltExecutor:
         if form is None or form.is_session or bolt.options.key is not None:
             msg = "stateful windowed bolt executor: expected windows per task, by duration or count"
             raise InputError(msg)
+        for fault in form.faults():
+            msg = f"stateful windowed bolt executor: {fault}"
+            raise InputError(msg)
         if field is not None and field not in fields:
             msg = f"stateful windowed bolt executor: the message id field {field!r} is none of {tuple(fields)}"
             raise InputError(msg)
@@ -165,7 +168,7 @@ class StatefulWindowedBoltExecutor:
         """Note the end that must have fired for a tuple to have been evaluated, or to have expired."""
         step, span = self._form.step, self._form.span if expired else 0
         if self._timed and step is not None and span is not None:
-            self._note_end(-(-(self._time(one) + span) // step) * step)
+            self._note_end(-(-(self._form.held(self._time(one)) + span) // step) * step)
 
     def _note_end(self, end: int) -> None:
         known = self.saved.last_end
@@ -205,8 +208,9 @@ class StatefulWindowedBoltExecutor:
             self._newest[one.source_stream] = max(time, self._newest.get(one.source_stream, time))
             if self._watermark is not None and late(np.array([time], np.int64), self._watermark, self._form)[0]:
                 return False
-        passed = PASSED if self._timed and self._form.step is not None and time == self._watermark else 0
-        row = Place(time, self._number << ARRIVAL_BITS | passed), one
+        held = self._form.held(time)
+        passed = PASSED if self._timed and self._form.step is not None and held == self._watermark else 0
+        row = Place(held, self._number << ARRIVAL_BITS | passed), one
         self._rows.insert(bisect_left(self._rows, row[0], key=lambda known: known[0]), row)
         return True
 

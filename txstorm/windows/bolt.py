@@ -15,7 +15,7 @@ from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import UNITS, ClockRule, WatermarkRule
-from txstorm.windows.rules.forms import Count, Duration, WindowForm, duration, sessions, sliding, tumbling
+from txstorm.windows.rules.forms import RIGHT, Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")
@@ -82,22 +82,23 @@ class WindowedBolt(AssembledBolt):
 
     # -- which windows -------------------------------------------------------------------------------------------------
 
-    def with_window(self, length: Any, slide: Any = None) -> Self:
+    def with_window(self, length: Any, slide: Any = None, *, closed: str = RIGHT) -> Self:
         """Declare windows of `length`, each `slide` after the one before.
 
         Args:
             length: a `Duration` or `Count`.
             slide: a `Duration`, a `Count`, or a function of a tuple that returns whether the tuple fires a window;
                 None: every tuple does.
+            closed: what windows of a time slide hold: their end (``right``), as in Storm, or their start (``left``).
 
         Raises:
             InputError: (every ``with_…`` method) an argument is wrong, or contradicts an earlier call.
         """
-        return self._form(sliding(length, slide))
+        return self._form(sliding(length, slide, closed))
 
-    def with_tumbling_window(self, length: Any) -> Self:
-        """Declare windows of `length`, a `Duration` or `Count`, without gaps and overlaps."""
-        return self._form(tumbling(length))
+    def with_tumbling_window(self, length: Any, *, closed: str = RIGHT) -> Self:
+        """Declare windows of `length`, a `Duration` or `Count`, without gaps and overlaps; `closed`: as above."""
+        return self._form(tumbling(length, closed))
 
     def with_session_window(self, gap: Any) -> Self:
         """Declare sessions: a session ends when nothing has come for `gap`, a `Duration` or a function of a tuple."""
@@ -221,9 +222,7 @@ class WindowedBolt(AssembledBolt):
 
     def _form(self, form: WindowForm) -> Self:
         if self.options.form is not None:
-            msg = (
-                f"{type(self).__name__}: its windows are declared twice, as {self.options.form} and {form}; do it once"
-            )
+            msg = f"{type(self).__name__}: windows are declared twice, as {self.options.form} and {form}; do it once"
             raise InputError(msg)
         return self._set(form=form)
 
@@ -241,11 +240,12 @@ class WindowedBolt(AssembledBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that buffers tuples and calls this bolt."""
         options = self.options
-        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
+        form = options.form or sliding(Count(1))
+        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
         plan = WindowPlan(
             id=site.id,
             parallelism=site.parallelism,
-            form=options.form or sliding(Count(1)),
+            form=form,
             rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
             time=options.time,
             inputs=inputs,
@@ -318,7 +318,7 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
         faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
     if type(bolt).execute is WindowedBolt.execute:
         faults.append(f"{type(bolt).__name__} does not override execute(window)")
-    faults += timestamp_faults(options)
+    faults += [*plan.form.faults(), *timestamp_faults(options)]
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
     return [*faults, *_late_faults(bolt, plan), *_field_faults(plan, site), *_key_faults(plan, site)]

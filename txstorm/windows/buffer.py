@@ -67,18 +67,25 @@ def typed_columns(plan: WindowPlan, chunk: Chunk) -> dict[str, pa.Array]:
 
 
 class TupleBuffer:
-    """The buffered tuples of one task, in one transaction."""
+    """The buffered tuples of one task, in one transaction; the state has their timestamps, all else held times."""
 
     def __init__(self, plan: WindowPlan, handle: CollectionHandle, inputs: StoredInputs) -> None:
         self._plan = plan
         self._handle = handle
         self._inputs = inputs
+        self._shift = plan.form.shift
         self._origins: dict[tuple[int, int], Origin] = {}
 
     def append(self, rows: pa.Table) -> None:
         """Append rows made by `columns`."""
         if rows.num_rows:
-            self._handle.append_batch(rows)
+            self._handle.append_batch(self._moved(rows, -self._shift))
+
+    def _moved(self, rows: pa.Table, by: int) -> pa.Table:
+        """Return rows with other times."""
+        if not by:
+            return rows
+        return rows.set_column(rows.column_names.index(TIME), TIME, pc.add(rows.column(TIME), by))
 
     def columns(self, chunk: Chunk, units: pa.Array, times: Times, arrivals: Times) -> pa.Table:
         """Convert the tuples of a chunk to rows of the buffer."""
@@ -99,11 +106,15 @@ class TupleBuffer:
 
     def scan(self, units: Sequence[str], low: Place, high: Place | None) -> pa.Table:
         """Return the rows of `units` of the times from `low` to `high`, including rows of these times outside both."""
-        start = None if low.time <= -END else low.time
-        end = None if high is None or high.time >= END else high.time
+        start = self._start(low)
+        end = None if high is None or high.time >= END else high.time - self._shift
         if start is not None and end is not None and start > end:
             start = end
-        return self._handle.scan_table(list(units), start, end)
+        return self._moved(self._handle.scan_table(list(units), start, end), self._shift)
+
+    def _start(self, low: Place) -> int | None:
+        """Return the timestamp from which on rows are scanned; None: all."""
+        return None if low.time <= -END else low.time - self._shift
 
     def ranges(self, spans: Mapping[str, tuple[Place, Place]]) -> dict[str, TupleRange]:
         """Return the tuples of several units, each from one place up to another, excluded; one scan reads them all."""
@@ -150,12 +161,13 @@ class TupleBuffer:
 
     def oldest(self, unit: str, low: Place, number: int) -> Rows:
         """Return the first `number` rows of `unit` from place `low` on."""
-        start = None if low.time <= -END else low.time
+        start = self._start(low)
         # Rows of the same time as `low`, but before it, come first; how many there are is not known.
         limit, found = number, Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
         while True:
             given = self._handle.scan(unit, start, None, limit=limit)
-            found = Rows(np.array([row[0] for row in given], np.int64), np.array([row[1] for row in given], np.int64))
+            times, arrivals = (np.array([row[part] for row in given], np.int64) for part in (0, 1))
+            found = Rows(times + self._shift, arrivals)
             first = position(found, low)
             if len(given) < limit or len(given) - first >= number:
                 return Rows(found.times[first : first + number], found.arrivals[first : first + number])
@@ -163,15 +175,14 @@ class TupleBuffer:
 
     def has(self, unit: str, low: Place, high: Place) -> bool:
         """Return whether `unit` has tuples from the time of `low` on, up to but without the time of `high`."""
-        start = None if low.time <= -END else low.time
         if high.time <= -END or low.time >= high.time:
             return False
-        return bool(self._handle.scan(unit, start, high.time - 1, limit=1))
+        return bool(self._handle.scan(unit, self._start(low), high.time - 1 - self._shift, limit=1))
 
     def evict(self, needed: Mapping[str, Place]) -> None:
         """Evict the tuples of units that come before a place, but for those of its time; unit → place."""
         if needed:
-            places = [place.time for place in needed.values()]
+            places = [place.time - self._shift for place in needed.values()]
             self._handle.evict_batch(pa.table({UNIT: list(needed), TIME: pa.array(places, pa.int64())}))
 
     def clear(self, units: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from txstorm.api.assembly import PartialCommitter
+from txstorm.api.assembly import PartialCommitter, Results
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
@@ -51,6 +51,7 @@ class WindowCommitter(PartialCommitter):
         checks: called with tuples before anything else is done with them; each raises an error for one that the bolt
             cannot take.
         by_clock: whether the time between transactions matters.
+        published: stream → what is known of the results on it.
     """
 
     timers: ClassVar[bool] = True
@@ -67,6 +68,7 @@ class WindowCommitter(PartialCommitter):
         self.also_reads = plan.also_reads
         self.checks: tuple[Check, ...] = () if plan.columns is None else (partial(typed_columns, plan),)
         self.internal_states = {one.name for one in (self.tuples, self.progress, self.queue) if one is not None}
+        self.published: dict[str, Results] = {}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the streams of the user's bolt, and that of late tuples."""
@@ -206,14 +208,14 @@ class WindowCommitter(PartialCommitter):
         for chunk in self._chunks:
             size = len(chunk)
             stamp = plan.stamped(passed, self._context.stamp)
-            times = np.full(size, stamp, np.int64) if chunk.times is None else chunk.times
+            times = np.full(size, stamp, np.int64) if chunk.times is None else plan.form.held(chunk.times)
             arrivals = np.arange(number, number + size, dtype=np.int64)
             number += size
             if plan.event_time and plan.form.step is not None and passed is not None:
                 arrivals[times == passed] |= PASSED
             units = pa.repeat(task, size) if chunk.units is None else chunk.units
             made = buffer.columns(chunk, units, times, arrivals)
-            behind = late(times, passed, plan.form) if plan.event_time else np.zeros(size, bool)
+            behind = np.zeros(size, bool) if chunk.times is None else late(chunk.times, passed, plan.form)
             if behind.any():
                 assert passed is not None
                 lates.append(LateTuples(chunk, np.flatnonzero(behind), passed))

@@ -155,16 +155,20 @@ class Intake:
         if source.field is None:
             return None
         try:
-            return times_of_column(batch.column(source.field), source.unit)
+            return self._shifted(number, times_of_column(batch.column(source.field), source.unit))
         except TimestampError as error:
             one = next(self._tuples(number, task, batch.slice(error.row, 1)))
             raise self._bad(one, error) from None
 
     def _times_of(self, number: int, task: int, stamps: Iterable[Any], tuples: Sequence[Tuple]) -> Times:
         try:
-            return times_of_values(stamps, self._plan.time.unit)
+            return self._shifted(number, times_of_values(stamps, self._plan.time.unit))
         except TimestampError as error:
             raise self._bad(tuples[error.row], error) from None
+
+    def _shifted(self, number: int, times: Times) -> Times:
+        shift = self._plan.inputs[number].shift
+        return times + shift if shift else times
 
     def _bad(self, one: Tuple, error: TimestampError) -> ValueError:
         field = self._plan.time.field

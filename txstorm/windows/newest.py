@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 REPORTED = ("input", "partition", "newest", "other")
 """Fields of what a map-side stage reports to all tasks: the newest time of a partition of an input, or other times."""
 RUN = -2
-"""The input in a report of a run of times that tuples have: from `other` to `newest`."""
+"""The input in a report of a run of held times that tuples have: from `other` to `newest`."""
 AHEAD = -3
 """The input in a report of `other` tuples that are too far ahead, the furthest at `newest`; the partition names it."""
 
@@ -33,7 +33,7 @@ class Reports:
 
     Attributes:
         newest: (input, partition) → newest timestamp, over all tasks.
-        runs: runs of times that tuples have; for windows that slide by time.
+        runs: runs of held times that tuples have; for windows that slide by time.
         ahead: input → number of tuples too far ahead of the stamp, and the time of the furthest.
     """
 
@@ -98,7 +98,7 @@ class TimesSeen:
         for part, time in chunk.newest.items():
             self._newest[part] = max(time, self._newest.get(part, time))
         if chunk.times is not None:
-            self._runs += time_runs(self._form, chunk.times)
+            self._runs += time_runs(self._form, self._form.held(chunk.times))
         if chunk.ahead and chunk.times is not None:
             self._ahead, self._furthest = self._ahead + chunk.ahead, max(self._furthest, int(chunk.times.max()))
 

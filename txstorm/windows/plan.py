@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from txstorm.api.assembly import SiteInput
+from txstorm.api.assembly import Results, SiteInput
 from txstorm.api.context import HeldBack, SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
 from txstorm.windows.rules.backlog import MANY, Backlog, Run
 from txstorm.windows.rules.event_time import END, WHOLE, ClockRule, Facts, Newest, Progress, WatermarkRule, instant
-from txstorm.windows.rules.forms import WindowForm
+from txstorm.windows.rules.forms import LEFT, RIGHT, WindowForm
 
 log = logging.getLogger(__name__)
 NONE: Mapping[tuple[str, str], int] = {}
@@ -31,6 +31,9 @@ class InputPlan:
         sources: the sources whose tuples reach it.
         frontier: the stream with the time that all later tuples exceed, in place of their newest timestamp and lag;
             None if there is none.
+        ends_of: if their times are ends of windows, the side on which these are closed.
+        shift: what is added to their times, and to the frontier, in microseconds: −1 for ends of windows that do not
+            hold them, or that are read by windows which would not.
     """
 
     component: str
@@ -38,13 +41,18 @@ class InputPlan:
     fields: tuple[str, ...]
     sources: frozenset[str]
     frontier: str | None = None
+    ends_of: str | None = None
+    shift: int = 0
 
     @classmethod
-    def of(cls, one: SiteInput, time: TimeSource) -> InputPlan:
+    def of(cls, one: SiteInput, time: TimeSource, form: WindowForm | None = None) -> InputPlan:
         """Return the plan of an input: results whose time is read come with the frontier of their component."""
-        follows = one.results is not None and one.results.time == time.field
-        frontier = one.results.frontier if one.results is not None and follows else None
-        return cls(one.component, one.stream, one.fields or (), one.sources, frontier)
+        made = cls(one.component, one.stream, one.fields or (), one.sources)
+        if one.results is None or one.results.time != time.field:
+            return made
+        of = one.results.ends_of
+        is_left = of is not None and LEFT in (of, RIGHT if form is None else form.closed)
+        return replace(made, frontier=one.results.frontier, ends_of=of, shift=-is_left)
 
 
 @dataclass(frozen=True)
@@ -149,11 +157,19 @@ class WindowPlan:
             if sources and all(one.ended for one in sources) and not context.waits
         )
         followed = {
-            number: frontiers.get((one.component, one.frontier))
+            number: self._reached(one, frontiers.get((one.component, one.frontier)))
             for number, one in enumerate(self.inputs)
             if one.frontier is not None
         }
         return Facts(partitions, ended, followed, context.end_of_input)
+
+    def results(self, time: str) -> Results:
+        """Return what is known of results whose times, in the field `time`, are the ends of its windows."""
+        return Results(time, None, (), final=True, retractions=None, columns={}, ends_of=self.form.closed)
+
+    def _reached(self, one: InputPlan, frontier: int | None) -> int | None:
+        """Return the watermark that a frontier allows: later times exceed it, and may be its held time."""
+        return frontier if frontier in (None, END) else self.form.held(frontier + one.shift)
 
     def backlog(
         self, before: Backlog, passed: int | None, reached: int | None, runs: Sequence[Run], context: TaskContext
@@ -164,7 +180,7 @@ class WindowPlan:
             before: the backlog before it.
             passed: the watermark before it.
             reached: the watermark after it.
-            runs: runs of times of its tuples; in processing time, all tuples have the same.
+            runs: runs of held times of its tuples; in processing time, all tuples have the same.
             context: the task's.
         """
         if not self.event_time and not context.heartbeat:
@@ -173,10 +189,11 @@ class WindowPlan:
         return before.after(self.form, runs, reached, context.facts.max_ends)
 
     def stamped(self, watermark: int | None, stamp: int) -> int:
-        """Return the time of a transaction's tuples in processing time, by the watermark before it."""
+        """Return the held time of a transaction's tuples in processing time, by the watermark before it."""
+        held = self.form.held(stamp)
         if self.form.step is None or watermark is None or watermark == END:
-            return stamp
-        return max(stamp, watermark // self.form.step * self.form.step + 1)
+            return held
+        return max(held, watermark // self.form.step * self.form.step + 1)
 
     def held_back_by(self, progress: Progress, context: TaskContext, facts: Facts) -> HeldBack | None:
         """Return the input that holds the watermark back, and its slowest partition; None if none does."""
@@ -199,15 +216,15 @@ class WindowPlan:
         """Return what `WindowProgress` says of a backlog; log a warning when it becomes long."""
         if not ends.waiting or ends.since is None:
             return {}
-        rate = context.facts.max_ends or 0
+        rate, since = context.facts.max_ends or 0, instant(ends.since - self.form.shift)
         if ends.waiting > MANY and before.waiting <= MANY and context.task == 0:
             log.warning(
                 "%s: %s window ends are due since a tuple of %s, and a transaction fires %s of them; if that time is "
                 "wrong, rewind to before that tuple, and let with_max_behind or with_max_ahead refuse such tuples; "
                 "else wait, or raise max_ends_per_txid",
-                *(self.id, f"{ends.waiting:,}", instant(ends.since).isoformat(), f"{rate:,}"),
+                *(self.id, f"{ends.waiting:,}", since.isoformat(), f"{rate:,}"),
             )
-        return {"waiting": ends.waiting, "waiting_since": instant(ends.since), "waiting_rate": rate}
+        return {"waiting": ends.waiting, "waiting_since": since, "waiting_rate": rate}
 
     def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, **more: Any) -> None:
         """Report the progress of a task in a transaction; `more`: other attributes of `WindowProgress`."""

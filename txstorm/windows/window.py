@@ -107,8 +107,8 @@ class TupleWindow:
         key: the window's key: a value, or a tuple of values if there are several key fields; None for windows per task.
         first: whether it is the first window of its task or key.
         final: False for an early result, which other evaluations of the same window follow.
-        start, end: its times, in UTC; it covers (start, end], sessions [start, end). No start (None) if its length is a
-            count.
+        start, end: its times, in UTC; it covers (start, end], or [start, end) if it is a session or closed on the left.
+            No start (None) if its length is a count.
     """
 
     def __init__(

@@ -6,11 +6,12 @@ them.
 
 import os
 import random
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
-from window_schedules import FedSchedule, duration, micros, run_seeds, time
+from window_schedules import FedSchedule, beside, duration, micros, run_seeds, time
 
 from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
 from txstorm.results.views import DeadLettersView
@@ -35,6 +36,7 @@ def some_rules(rng):
         rules.lateness, rules.lag = rng.choice([0, 0, 4, 15]), rng.choice([0, 0, 3, 10])
         rules.inputs = rng.choice([1, 1, 2])
     rules.large = rng.random() < 0.3
+    rules.closed = "right" if rules.gap else beside(rng).choice(["right", "left"])
     return rules
 
 
@@ -61,7 +63,7 @@ def bolt_of(rules, seed):
         top=("id", "argmax", {"value": int}),
     )  # fmt: skip
     if rules.gap is None:
-        bolt.with_window(duration(rules.length), duration(rules.slide))
+        bolt.with_window(duration(rules.length), duration(rules.slide), closed=rules.closed)
     else:
         gap = rules.gap
         fixed = all(gap(0) == gap(id) for id in range(3))
@@ -74,13 +76,18 @@ def bolt_of(rules, seed):
 
 
 class CountResults(WindowedBolt):
-    fields = ("n",)
+    fields = ("end", "n")
 
     def prepare(self, context, collector):
         self.collector = collector
 
     def execute(self, window):
-        self.collector.emit(len(window.get()))
+        self.collector.emit(micros(window.end), len(window.get()))
+
+
+def down_closed(seed):
+    """Draw the side on which the windows over the results are closed."""
+    return ("right", "left")[seed // 2 % 2]
 
 
 def topology_of(rules, seed, tasks, limit="none"):
@@ -91,7 +98,7 @@ def topology_of(rules, seed, tasks, limit="none"):
     for stream in streams:
         declarer.fields_grouping("feed", stream, ["key"])
     builder.set_bolt("top", TopPerWindow(2, "total"), tasks).fields_grouping("w", ["end"])
-    down = CountResults().with_tumbling_window(duration(10)).with_timestamp_field("end")
+    down = CountResults().with_tumbling_window(duration(10), closed=down_closed(seed)).with_timestamp_field("end")
     builder.set_bolt("down", down, 2).fields_grouping("w", ["key"])
     policy = "dead_letter" if rules.large else "fail_topology"  # of sums beyond 64 bits
     settings = {"retry_backoff": 0, "on_error": policy, "max_ends_per_txid": limit}
@@ -100,6 +107,19 @@ def topology_of(rules, seed, tasks, limit="none"):
 
 def results_in(driver, txid, stream="default", component="w"):
     return [(key, micros(a), micros(b), *more) for key, a, b, *more in driver.emitted(component, txid, stream=stream)]
+
+
+def shift_of(rules, seed):
+    """Return what is taken from ends: 1 µs if they open the windows that follow, but not the windows that read them."""
+    return 1 if (rules.closed, down_closed(seed)) == ("left", "right") else 0
+
+
+def check_counts(driver, rules, seed, results):
+    """Check the windows of 10 µs over results: they have those of whole windows within them, for each convention."""
+    counts = Counter()
+    for end, n in driver.emitted("down"):
+        counts[end] += n
+    assert counts == Counter(-(-(row[2] - shift_of(rules, seed)) // 10) * 10 for row in results), f"SEED={seed}"
 
 
 def top_of(kept, n=2):
@@ -158,7 +178,8 @@ def run_schedule(seed, directory):
             assert set(results_in(driver, txid, component="top")) == after - before, where
             if rules.lateness:
                 assert set(results_in(driver, txid, "retractions", "top")) == before - after, where
-            frontier = None if model.w is None else instant(END if model.w == INF else model.w - rules.lateness)
+            at = None if model.w is None else model.w - rules.lateness - shift_of(rules, seed)
+            frontier = None if at is None else instant(END if model.w == INF else at)
             assert driver.watermark("down") == frontier, where
         stored = [
             (row["key"], micros(row["start"]), micros(row["end"]), *(row[name] for name in OUTPUTS))
@@ -167,8 +188,7 @@ def run_schedule(seed, directory):
         assert sorted(stored) == sorted(kept.values()), f"SEED={seed}"
         assert driver.late("down") == [], f"SEED={seed}"
         if end:
-            emitted = sum(1 for _ in driver.emitted("w"))
-            assert sum(n for (n,) in driver.emitted("down")) == emitted, f"SEED={seed}"
+            check_counts(driver, rules, seed, results_in(driver, None))
 
 
 def test_a_limit_of_ends_per_transaction_changes_no_result_and_no_order(tmp_path):
@@ -231,7 +251,7 @@ def run_limited(seed, directory):
             while waiting():
                 commit([], end)
             assert got == expected
-            assert sum(n for (n,) in driver.emitted("down")) == len(got)
+            check_counts(driver, rules, seed, got)
         assert driver.late("down") == []
 
 

@@ -35,7 +35,7 @@ from txstorm.windows.rules.forms import WindowForm
 def form_of(rules):
     if rules.gap is not None:
         return WindowForm(gap=rules.gap)
-    return WindowForm(extent(rules.length), rules.trigger or extent(rules.slide))
+    return WindowForm(extent(rules.length), rules.trigger or extent(rules.slide), closed=rules.closed)
 
 
 class Machine:
@@ -73,15 +73,15 @@ class Machine:
         self.expire(Moment(txid, self.ends.fired, None, watermark=passed), stamp)
         times = np.array([row[0] for row in rows], np.int64)
         if self.r.processing_time:
-            time = stamp
+            time = self.form.held(stamp)
             if self.form.step is not None and passed not in (None, END):
-                time = max(stamp, Moment(txid, passed, passed).last_end(self.form.step) + 1)
+                time = max(time, Moment(txid, passed, passed).last_end(self.form.step) + 1)
             times = np.full(len(rows), time, np.int64)
             dropped = np.zeros(len(rows), bool)
             reached = self.stamped = END if end or passed == END else max(stamp, passed or stamp)
         else:
             dropped = late(times, passed, self.form)
-            newest = {}
+            times, newest = self.form.held(times), {}
             for t, i, p, _, _ in rows:
                 newest[i, p] = max(newest.get((i, p), t), t)
             facts = Facts(partitions, ended, frontiers, end)

@@ -118,7 +118,7 @@ def _form(one: Mapping[str, Any]) -> str:
     if not one["windows"]:
         return "not recorded before the first transaction"
     form = one["windows"]
-    parts = [f"{name} {_length(value)}" for name, value in form.items()]
+    parts = [f"{name} {value if name == 'closed' else _length(value)}" for name, value in form.items()]
     owner = "per task" if one["key"] is None else f"per {', '.join(one['key'])}"
     return f"{', '.join(parts)}, {owner}, {'event time' if one['event_time'] else 'processing time'}"
 

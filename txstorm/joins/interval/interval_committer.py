@@ -114,8 +114,8 @@ class IntervalJoinCommitter(BatchBolt, Committer):
         self.left, self.right, self.matched, self.passing = plan.states
         self.internal_states = {self.progress.name, *(one.name for one in plan.states)}
         self.also_reads = tuple(dict.fromkeys(one for side in plan.sides for one in side.windows.also_reads))
-        time = plan.sides[LEFT].form.side.time
-        results = Results(time, FRONTIER, (), final=True, retractions=None, columns={})
+        time, read = plan.sides[LEFT].form.side.time, plan.sides[LEFT].windows.inputs[0]
+        results = Results(time, FRONTIER, (), final=True, retractions=None, columns={}, ends_of=read.ends_of)
         self.published = {UNMATCHED[LEFT]: results}
         name = next((one.name for one in plan.output if (one.side, one.field) == (LEFT, time)), None)
         if name is not None:
@@ -224,7 +224,8 @@ class IntervalJoinCommitter(BatchBolt, Committer):
             records.put(COMPONENT, replace(after, ahead=ahead).text())
             frontier = plan.bounds.frontier(right_progress.watermark, left_reached)
             if frontier is not None:
-                self._collector.emit(frontier, stream=FRONTIER)
+                shift = 0 if frontier == END else plan.sides[LEFT].form.shift
+                self._collector.emit(frontier - shift, stream=FRONTIER)
         self._report(after, arrivals, late)
         self._wake(after, arrivals)
 

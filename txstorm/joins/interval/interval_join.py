@@ -155,7 +155,8 @@ def _side_plan(site: Site, side: Side, found: SiteInput | None, kind: pa.DataTyp
     rule = WatermarkRule(1, side.lag, side.idle)
     one = InputPlan.of(found, time)
     windows = WindowPlan(site.id, site.parallelism, sliding(Count(1)), rule, time, (one,), clock=side.clock)
-    return SidePlan(SideForm(side, one.fields, tuple(grouped), kind), windows, PositionRule(rule, side.grace))
+    form = SideForm(side, one.fields, tuple(grouped), kind, one.shift)
+    return SidePlan(form, windows, PositionRule(rule, side.grace))
 
 
 def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | None]) -> Iterator[str]:

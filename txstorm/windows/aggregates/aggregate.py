@@ -91,12 +91,12 @@ class WindowAggregate(WindowedBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that aggregates."""
         options = self.options
-        inputs = tuple(InputPlan.of(one, options.time) for one in site.inputs)
         cells = self.cells.with_types(_known_types(site))
         faults = [*_faults(self, site), *_type_faults(cells, site)]
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
             form = _PLACEHOLDER
+        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
         grouped = {_grouped_by(one) for one in site.inputs}
         by = grouped.pop() if len(grouped) == 1 else ()
         by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)

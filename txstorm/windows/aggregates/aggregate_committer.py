@@ -75,10 +75,10 @@ class AggregateCommitter(BatchBolt, Committer):
         self.internal_states = {self.progress.name, *(one.name for one in states)}
         self.processing_time, self.by_clock = plan.windows.closed_by_time, plan.windows.by_clock
         self.also_reads = plan.windows.also_reads
-        final, retractions = not plan.lateness, RETRACTIONS if plan.retractions else None
+        form, final, retractions = plan.windows.form, not plan.lateness, RETRACTIONS if plan.retractions else None
         columns = {one.name: one.kind for one in plan.cells.keys}
         columns.update((one.name, one.kind) for one in plan.cells.aggregates)
-        results = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns)
+        results = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns, form.closed)
         self.published = {DEFAULT_STREAM: results}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -226,9 +226,7 @@ class AggregateCommitter(BatchBolt, Committer):
         rows = pa.concat_tables([one.rows for one in self._arrived])
         if plan.windows.event_time or plan.panes is None:
             return rows
-        time = self._context.stamp
-        if passed is not None and passed != END:
-            time = max(time, passed // plan.panes.step * plan.panes.step + 1)
+        time = plan.windows.stamped(passed, self._context.stamp)
         pane = plan.panes.of(np.full(rows.num_rows, time, np.int64))
         return rows.set_column(rows.column_names.index(PANE), PANE, pa.array(pane))
 

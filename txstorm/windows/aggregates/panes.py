@@ -1,6 +1,7 @@
 """Panes: the parts of time from which sliding windows are put together, and the arithmetic of their ends.
 
-A pane is as long as the greatest common divisor of length and slide, and named by its end. All tuples of a pane are in
+A pane is as long as the greatest common divisor of length and slide, and named by its end. It has the held times up to
+that, as windows do (see `txstorm.windows.rules.forms`). All tuples of a pane are in
 the same windows, so they are late together.
 """
 
@@ -40,7 +41,7 @@ class Panes:
         return gcd(self.span, self.step)
 
     def of(self, times: Numbers) -> Numbers:
-        """Return the pane of each time."""
+        """Return the pane of each held time."""
         return -(-times // self.size) * self.size
 
     def first_ends(self, panes: Numbers) -> Numbers:

@@ -107,7 +107,7 @@ class AggregatePlan:
             assert chunk.gaps is not None
             places = {WINDOW_START: times, WINDOW_END: times + chunk.gaps}
         else:
-            places = {PANE: self.panes.of(times)}
+            places = {PANE: self.panes.of(self.windows.form.held(times))}
         return pa.table({**{name: pa.array(of[of_row]) for name, of in places.items()}, **_columns(made)}, self.schema)
 
     def check(self, chunk: Chunk) -> None:
@@ -147,7 +147,8 @@ class AggregatePlan:
         if self.panes is None:
             last = last - 1
         else:
-            first = first - self.panes.size + 1
+            shift = self.windows.form.shift
+            first, last = first - self.panes.size + 1 - shift, last - shift
         return pa.RecordBatch.from_pylist(
             [
                 {

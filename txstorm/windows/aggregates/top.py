@@ -14,7 +14,7 @@ from txstorm.api.assembly import AssembledBolt, Assembly, Results, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
-from txstorm.api.names import near
+from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
@@ -63,9 +63,8 @@ class TopPerWindow(AssembledBolt):
         faults = list(_faults(self, site))
         first = site.inputs[0] if site.inputs else None
         fields = () if first is None else first.fields or ()
-        changing = (
-            first.results if first is not None and first.results is not None and not first.results.final else None
-        )
+        results = None if first is None else first.results
+        changing = None if results is None or results.final else results
         if changing is not None:
             assert first is not None
             if changing.retractions is None:
@@ -77,7 +76,7 @@ class TopPerWindow(AssembledBolt):
                 faults.append(f"TopPerWindow: the results of {first.component!r} can change; group them by 'end' only")
             if len(site.inputs) > 1:
                 faults.append("TopPerWindow: results that can change must be its only input")
-        plan = RankPlan(site.id, self.n, self.by, fields)
+        plan = RankPlan(site.id, self.n, self.by, fields, None if results is None else results.ends_of)
         if changing is None or first is None or faults:
             return Assembly(RankPerWindow(plan), tuple(faults))
         tasks = 1 if first.grouping == "global" else site.parallelism
@@ -111,12 +110,16 @@ def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """Plan of a `TopPerWindow`: its id, the highest rank, the field that is compared, the fields of its input."""
+    """Plan of a `TopPerWindow`: its id, the highest rank, the field that is compared, the fields of its input.
+
+    `ends_of`: the closed side of the windows that are ranked; None: unknown.
+    """
 
     id: str
     n: int
     by: str
     fields: tuple[str, ...]
+    ends_of: str | None = None
 
     def top(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the lowest ranks in their windows, by end and rank, with their rank."""
@@ -131,6 +134,8 @@ class RankPerWindow(BatchBolt, Committer):
 
     def __init__(self, plan: RankPlan) -> None:
         self.plan = plan
+        results = Results(END_FIELD, None, (), final=True, retractions=None, columns={}, ends_of=plan.ends_of)
+        self.published = {DEFAULT_STREAM: results}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields of the results, and the rank."""

@@ -1,8 +1,8 @@
 """Backlog of window ends: which ends of a time slide a transaction fires, if a limit leaves some to the next ones.
 
-Pure. Ends are multiples of the slide; an end's number is its time divided by the slide. The ends that are due are runs
-of such numbers, never a list of ends, so a gap between two tuples costs nothing, however long it is. All tasks compute
-the same backlog, from the times of all tuples of the component.
+Pure. The times of tuples are held times, see `forms`. Ends are multiples of the slide; an end's number is its time
+divided by the slide. The ends that are due are runs of such numbers, never a list of ends, so a gap between two tuples
+costs nothing, however long it is. All tasks compute the same backlog, from the times of all tuples of the component.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Backlog:
         waiting: number of ends that the watermark has reached and that have not fired.
         held: the watermark, before the end of input, after the last transaction that left ends waiting; None if none
             has.
-        since: while ends wait, the time of the oldest tuple of the first of them when they began to; if it came before,
-            the end before that.
+        since: while ends wait, the held time of the oldest tuple of the first of them when they began to; if it came
+            before, the end before that.
     """
 
     fired: int | None = None

@@ -327,4 +327,4 @@ def late(times: Times, watermark: int | None, form: WindowForm) -> npt.NDArray[n
         return before
     next_end = (watermark // form.step + 1) * form.step
     # Ends up to the watermark have fired; a tuple at the watermark needs a later one that still covers it.
-    return before | (times == watermark) if next_end >= watermark + form.span else before
+    return before | (times == watermark) if next_end >= form.held(watermark) + form.span else before

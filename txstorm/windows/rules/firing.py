@@ -1,9 +1,10 @@
 """Firing: which windows a transaction fires, and where the content of each begins and ends.
 
-Pure. The tuples of a *unit*, a task or one of its keys, are sorted by (timestamp, arrival). The content of every window
-is then a range between two places, and so are the tuples that are new in it and those that have expired since the
-previous one. A unit's record holds what has to be known of earlier windows; only tuples that no window has covered yet
-are looked at, however many are buffered. It is one module, as all forms share places, moments and records.
+Pure. The tuples of a *unit*, a task or one of its keys, are sorted by (held time, arrival); for held times see `forms`.
+The content of every window is then a range between two places, and so are the tuples that are new in it and those that
+have expired since the previous one. A unit's record holds what has to be known of earlier windows; only tuples that no
+window has covered yet are looked at, however many are buffered. It is one module, as all forms share places, moments
+and records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PASSED = 1 << 62
 
 
 class Place(NamedTuple):
-    """Place in the order of tuples: a timestamp, and for equal ones the arrival."""
+    """Place in the order of tuples: a held time, and for equal ones the arrival."""
 
     time: int
     arrival: int
@@ -161,7 +162,7 @@ class Moment:
 
 
 class Rows(NamedTuple):
-    """Sorted tuples of a unit: their timestamps and arrivals, and which of them fire (custom trigger)."""
+    """Sorted tuples of a unit: their held times and arrivals, and which of them fire (custom trigger)."""
 
     times: Times
     arrivals: Times

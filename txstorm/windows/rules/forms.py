@@ -1,18 +1,30 @@
-"""Window forms: lengths, slides, gaps and triggers as users declare them, each checked when it is given."""
+"""Window forms: lengths, slides, gaps and triggers as users declare them, each checked when it is given.
+
+All rules of windows speak of *held times*: the window of length L that ends at E holds those from E − L, excluded, to
+E. Where windows are closed on the right, the held time of a tuple is its timestamp. Where they are closed on the left,
+and hold the timestamps from E − L to E, excluded, it is 1 µs later, as timestamps are whole microseconds. So there is
+one set of rules, and `WindowForm.held` alone knows of two conventions. Watermarks and ends are the same for both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from txstorm.errors import InputError
 
+Held = TypeVar("Held", int, npt.NDArray[np.int64])
 Trigger = Callable[[Any], Any]
 """User's function of a tuple: for a slide, whether the tuple fires a window; for a gap, the gap that follows it."""
 
 MILLISECOND, SECOND, MINUTE, HOUR, DAY = 1000, 10**6, 60 * 10**6, 3600 * 10**6, 86400 * 10**6
+RIGHT, LEFT = "right", "left"
+"""The closed side of windows: whether they hold their end, or their start."""
 LONGEST = 9999 * 366 * DAY
 """The longest duration, in microseconds: longer than the time between any two timestamps."""
 
@@ -153,11 +165,13 @@ class WindowForm:
         length: the window's length; None for sessions.
         slide: distance between windows, or a function of the tuple that says whether it fires one; None for sessions.
         gap: what separates sessions: a duration, or a function of the tuple; None for other windows.
+        closed: whether windows hold their end (`RIGHT`) or their start (`LEFT`).
     """
 
     length: Length | None = None
     slide: Slide | None = None
     gap: Duration | Trigger | None = None
+    closed: str = RIGHT
 
     STORED: ClassVar[str] = "function"
     """How a function is recorded: its code may change between runs, that there is one may not."""
@@ -173,6 +187,15 @@ class WindowForm:
         return self.slide.microseconds if isinstance(self.slide, Duration) else None
 
     @property
+    def shift(self) -> int:
+        """The difference of held times and timestamps, in microseconds: see the module."""
+        return int(self.closed == LEFT and self.step is not None)
+
+    def held(self, times: Held) -> Held:
+        """Return the held time of a timestamp, or of each of several."""
+        return times + 1 if self.shift else times
+
+    @property
     def is_session(self) -> bool:
         """Whether the windows are sessions."""
         return self.gap is not None
@@ -182,10 +205,23 @@ class WindowForm:
         """The function that decides which tuples fire; None if there is none."""
         return None if self.slide is None or isinstance(self.slide, Duration | Count) else self.slide
 
+    def faults(self) -> list[str]:
+        """Return what is wrong with the parts taken together, one sentence each."""
+        if self.closed == RIGHT or self.step is not None:
+            return []
+        return [
+            f"closed={self.closed!r}: a window of a count slide or a trigger ends at the tuple that fires it, and "
+            "would not hold it; give a duration as the slide, or leave closed out"
+        ]
+
     def described(self) -> dict[str, Any]:
-        """Return the form as JSON: durations in microseconds, counts as numbers of tuples, functions by their mark."""
+        """Return the form as JSON: durations in microseconds, counts as numbers of tuples, functions by their mark.
+
+        That windows are closed on the right is left out, as in forms that were stored when all were.
+        """
         parts = {"length": self.length, "slide": self.slide, "gap": self.gap}
-        return {name: self._described(part) for name, part in parts.items() if part is not None}
+        made = {name: self._described(part) for name, part in parts.items() if part is not None}
+        return made if self.closed == RIGHT else {**made, "closed": self.closed}
 
     def _described(self, part: Any) -> Any:
         if isinstance(part, Duration):
@@ -195,27 +231,31 @@ class WindowForm:
     def __str__(self) -> str:
         if self.gap is not None:
             return f"sessions with a gap of {self.gap if isinstance(self.gap, Duration) else 'a function'}"
-        return f"length {self.length}, slide {'a function' if self.trigger else self.slide}"
+        closed = "" if self.closed == RIGHT else f", closed {self.closed}"
+        return f"length {self.length}, slide {'a function' if self.trigger else self.slide}{closed}"
 
 
-def sliding(length: Any, slide: Any = None) -> WindowForm:
+def sliding(length: Any, slide: Any = None, closed: Any = RIGHT) -> WindowForm:
     """Return windows of `length`, one per `slide`; without a slide, one per tuple.
 
     Raises:
-        InputError: a length or slide that is not a positive `Duration` or `Count` (or, as a slide, a function).
+        InputError: a length or slide that is not a positive `Duration` or `Count` (or, as a slide, a function), or a
+            closed side that there is not.
     """
     size = _extent(length, "the window's length")
+    if closed not in (RIGHT, LEFT):
+        msg = f"closed: expected {RIGHT!r}, windows hold their end, or {LEFT!r}, they hold their start, got {closed!r}"
+        raise InputError(msg)
     if slide is None:
-        return WindowForm(size, Count(1))
-    if callable(slide) and not isinstance(slide, type):
-        return WindowForm(size, slide)
-    return WindowForm(size, _extent(slide, "the window's slide"))
+        slide = Count(1)
+    elif not callable(slide) or isinstance(slide, type):
+        slide = _extent(slide, "the window's slide")
+    return WindowForm(size, slide, closed=closed)
 
 
-def tumbling(length: Any) -> WindowForm:
+def tumbling(length: Any, closed: Any = RIGHT) -> WindowForm:
     """Return windows of `length` without gaps or overlaps; raise `InputError` as `sliding` does."""
-    size = _extent(length, "the window's length")
-    return WindowForm(size, size)
+    return sliding(length, _extent(length, "the window's length"), closed)
 
 
 def sessions(gap: Any) -> WindowForm:
