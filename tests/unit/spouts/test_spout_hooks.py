@@ -81,7 +81,7 @@ def test_only_the_refused_record_becomes_a_dead_letter(tmp_path, composite):
     assert stored(handle) == [1, 3] * 3
     letters = handle.dead_letters().to_pylist()
     assert [(row["what"], json.loads(row["record"]), row["_txid"]) for row in letters] == [
-        ("record", {"record": 2}, txid) for txid in (1, 2, 3)
+        ("record", {"source": "one", "record": 2} if composite else {"record": 2}, txid) for txid in (1, 2, 3)
     ]
     assert {row["message"] for row in letters} == {"record 2 is bad"}
     if composite:
