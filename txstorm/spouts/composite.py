@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -17,7 +18,7 @@ from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
-from txstorm.spouts.port import Parts, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.port import Parts, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
 
 
 class CompositePlanner(SpoutPlanner):
@@ -59,6 +60,13 @@ class CompositePlanner(SpoutPlanner):
         if document is not NOT_READY:
             self._asked[name] = (txid, before, document)
         return document
+
+    def load_kept(self, read: ReadKept, documents: Mapping[int, Any]) -> None:
+        """Load the rows that each source keeps."""
+        for name, one in self._planners.items():
+            known = {txid: document["sources"].get(name) for txid, document in documents.items()}
+            own = {txid: document for txid, document in known.items() if document is not None}
+            one.load_kept(partial(_read_of, read, name), own)
 
     def skip(self, previous: Any) -> Any:
         """Return the document of a txid in which all sources emit nothing."""
@@ -109,6 +117,11 @@ class CompositePlanner(SpoutPlanner):
         """Return whether every source has reached its mark."""
         sources = {} if document is None else document["sources"]
         return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
+
+    def caught_up(self, document: Any) -> bool:
+        """Return whether all sources have nothing after the txid of `document`."""
+        sources = {} if document is None else document["sources"]
+        return all(one.caught_up(sources.get(name)) for name, one in self._planners.items())
 
     def finish(self, document: Any, parts: Parts) -> Any:
         """Return `document` with the actual extents of all sources."""
@@ -245,6 +258,11 @@ class _SourceCollector:
 
     def _named(self, stream: str) -> str:
         return self._streams.get(stream, f"{self._source}-{stream}")
+
+
+def _read_of(read: ReadKept, name: str, source: str) -> Any:
+    """Read what the source `name` keeps, which knows itself as a spout of one `source`."""
+    return read(name)
 
 
 def _emitting(document: Any) -> Iterator[tuple[str, Any]]:

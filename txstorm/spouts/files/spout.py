@@ -1,7 +1,8 @@
 """The file spout: text, CSV, JSON-lines and Parquet files as transactions that can be replayed exactly.
 
-Metadata of a txid: ``{"v": 1, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}}``. Task i
-of n emits segments i, i+n, …
+Metadata of a txid: ``{"v": 2, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}, "files":
+[…]}``, with the files that it finishes; in the order of names ``"v": 1`` and no files. Task i of n emits segments i,
+i+n, …
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from datetime import timedelta
+from glob import has_magic
+from typing import Any
 
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError, SpoutError
+from txstorm.spouts.files.batches import ARRIVAL, NAME, FileCoordinator, FileSource, Format, naming
 from txstorm.spouts.files.csv_records import CsvFormat, csv_header
 from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
-from txstorm.spouts.files.listing import Listing, Paths, absolute, check_named, expand
+from txstorm.spouts.files.listing import Paths, absolute, check_named, expand
 from txstorm.spouts.files.parquet import ParquetFormat, parquet_file
-from txstorm.spouts.files.ranges import Block, Piece, Position, Segment, checked, segments
+from txstorm.spouts.files.ranges import Segment, checked
+from txstorm.spouts.files.seen_files import KEPT
 from txstorm.user_code import calling_line
 
 FORMATS = ("text", "csv", "jsonl", "parquet")
@@ -37,29 +42,6 @@ EXTENSIONS = {
     ".pq": "parquet",
 }
 LARGEST_BATCH = 1 << 30
-
-
-class Format(Protocol):
-    """File format: finds record boundaries and emits ranges of records."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields emitted."""
-
-    def probe(self, path: str) -> None:
-        """Raise `SpoutError` unless `path` can be read and looks like this format."""
-
-    def block(self, path: str, offset: int) -> Block:
-        """Read one block of records from `offset` on (0: the first record); empty at the end of the file."""
-
-    def resume(self, path: str, offset: int) -> int:
-        """Return the start of the record that follows one without a line end; `offset` while the file has not grown."""
-
-    def extent(self, path: str, size: int) -> int:
-        """Return the offset at the end of the file, which has `size` bytes."""
-
-    def emit(self, segment: Segment, collector: Collector) -> None:
-        """Reread `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +102,14 @@ class FileSpout(TransactionalSpout):
         delimiter: str = ",",
         errors: str = "strict",
         bounded: bool = False,
+        order: str | None = None,
+        seen_files_age: timedelta | None = None,
     ) -> None:
         self.bounded = bounded
         self.paths = absolute(path)
+        newcomers = not bounded and (len(self.paths) > 1 or has_magic(self.paths[0]))
+        self.kept = KEPT if order == ARRIVAL or (order is None and newcomers) else None
+        self._order, self._age = _checked_order(order), seen_files_age
         self.max_batch_rows = _positive("max_batch_rows", max_batch_rows)
         size = LARGEST_BATCH if max_batch_bytes is None else _positive("max_batch_bytes", max_batch_bytes)
         self.max_batch_bytes = min(size, LARGEST_BATCH)
@@ -132,6 +119,7 @@ class FileSpout(TransactionalSpout):
         _check_options(self._options)
         self._opened: Format | None = None
         self._line = calling_line()
+        _check_age(seen_files_age, keeps=self.kept is not None)
 
     def check(self) -> None:
         """Probe every file before anything is written.
@@ -151,11 +139,15 @@ class FileSpout(TransactionalSpout):
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return the coordinator, which plans the ranges."""
-        return _FileCoordinator(self, self._format(), context)
+        return FileCoordinator(self._source(), self._format(), context)
 
     def emitter(self, context: TaskContext) -> Emitter:
         """Return an emitter, which reads ranges."""
         return _FileEmitter(self.paths, self._format(), context)
+
+    def _source(self) -> FileSource:
+        limits = self.max_batch_rows, self.max_batch_bytes
+        return FileSource(self.paths, *limits, self.bounded, self._order, self.kept is not None, self._age)
 
     @contextmanager
     def _naming_line(self) -> Iterator[None]:
@@ -224,82 +216,6 @@ def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...])
     return columns if options.fields is None else options.fields
 
 
-class _FileCoordinator(SpoutCoordinator):
-    def __init__(self, spout: FileSpout, chosen: Format, context: TaskContext) -> None:
-        self._spout = spout
-        self._format = chosen
-        self._component = context.component
-        self._parallelism = max(1, context.parallelism)
-        self._listing = Listing(spout.paths)
-        self._block: Block | None = None
-        self._planned: tuple[Position, Any] | None = None
-
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        with _naming(self._component, txid):
-            metadata = self._plan(Position.after(prev_metadata))
-        return NOT_READY if metadata is None else metadata
-
-    def facts(self, metadata: Any) -> SourceFacts:
-        try:
-            caught_up = self._plan(Position.after(metadata)) is None
-        except SpoutError:  # of the next transaction, which reports it
-            caught_up = False
-        return SourceFacts(caught_up=caught_up, ended=caught_up and self._spout.bounded)
-
-    def latest(self) -> Any:
-        filled = [(name, size) for name, size in expand(self._spout.paths).items() if size]
-        return (filled[-1][0], self._format.extent(*filled[-1])) if filled else ("", 0)
-
-    def reached(self, metadata: Any, mark: Any) -> bool:
-        position = Position.after(metadata)
-        # The remaining bytes may hold no record: a header, blank lines, or the end of a line already read.
-        return (position.file or "", position.offset) >= tuple(mark) or self._plan(position) is None
-
-    def _plan(self, position: Position) -> Any:
-        """Return the metadata of the batch that begins at `position`; None if there is no record."""
-        if self._planned is None or self._planned[0] != position:
-            self._listing.ensure(position)
-            pieces, after = self._collect(position)
-            if not pieces:
-                return None
-            cut = [segment.to_json() for segment in segments(pieces, self._parallelism)]
-            self._planned = position, {"v": 1, "segments": cut, "position": after.to_json()}
-        return self._planned[1]
-
-    def _collect(self, position: Position) -> tuple[list[Piece], Position]:
-        pieces: list[Piece] = []
-        rows, room = self._spout.max_batch_rows, float(self._spout.max_batch_bytes)
-        while rows:
-            position, block, size = self._at(position)
-            if block is None:
-                following = self._listing.following(position, size)
-                if following is None:
-                    break
-                position = following
-                continue
-            piece = block.take(position.offset, rows, room, at_least=0 if pieces else 1)
-            if not piece.rows:
-                break
-            pieces.append(piece)
-            rows, room = rows - piece.rows, room - piece.size
-            position = replace(position, offset=piece.stop, open=piece.open)
-        return pieces, position
-
-    def _at(self, position: Position) -> tuple[Position, Block | None, int]:
-        """Return `position`, moved past a line end added since, the block there (None: no records), and its end."""
-        if position.file is None:
-            return position, None, 0
-        if position.open:
-            offset = self._format.resume(position.file, position.offset)
-            if offset == position.offset:
-                return position, None, offset
-            position = replace(position, offset=offset, open=False)
-        block = self._block
-        if block is None or not block.holds(position.file or "", position.offset):
-            self._block = block = self._format.block(position.file or "", position.offset)
-        return position, block if len(block.ends) else None, block.size
-
-
 class _FileEmitter(Emitter):
     def __init__(self, paths: tuple[str, ...], chosen: Format, context: TaskContext) -> None:
         self._paths = paths
@@ -309,19 +225,10 @@ class _FileEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         mine = checked(metadata)["segments"][self._context.task :: self._context.parallelism]
         for segment in map(Segment.from_json, mine):
-            with _naming(self._context.component, attempt.txid):
+            with naming(self._context.component, attempt.txid):
                 check_named(self._paths, segment.file)
                 self._format.emit(segment, collector)
             collector.digest(segment.name, segment.digest)
-
-
-@contextmanager
-def _naming(component: str, txid: int) -> Iterator[None]:
-    try:
-        yield
-    except SpoutError as error:
-        msg = f"spout {component!r}, txid {txid}: {error}"
-        raise SpoutError(msg) from None
 
 
 def _positive(name: str, value: Any) -> int:
@@ -329,6 +236,22 @@ def _positive(name: str, value: Any) -> int:
         msg = f"file spout: {name} is {value!r}, expected an int > 0"
         raise SettingError(msg)
     return value
+
+
+def _checked_order(order: Any) -> str | None:
+    if order not in (None, ARRIVAL, NAME):
+        msg = f"file spout: order is {order!r}, expected {ARRIVAL!r} or {NAME!r}"
+        raise SettingError(msg)
+    return order  # type: ignore[no-any-return]
+
+
+def _check_age(age: Any, *, keeps: bool) -> None:
+    if age is not None and not (isinstance(age, timedelta) and age > timedelta(0)):
+        msg = f"file spout: seen_files_age is {age!r}, expected a timedelta above 0, such as timedelta(days=7)"
+        raise SettingError(msg)
+    if age is not None and not keeps:
+        msg = f"file spout: seen_files_age belongs to files that are read as they arrive; give order={ARRIVAL!r}"
+        raise SettingError(msg)
 
 
 def _by_extension(paths: tuple[str, ...]) -> str:
