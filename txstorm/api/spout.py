@@ -108,6 +108,10 @@ class SpoutCoordinator(StormNames):
         """Return the messages about the source since the last call, to be shown in the log and the progress."""
         return []
 
+    def remarks(self) -> list[str]:
+        """Return what holds of the source now and users should know, to be shown in the status."""
+        return []
+
     def committed(self, metadata: Any) -> None:
         """React to the commit of all transactions up to the one with `metadata`.
 

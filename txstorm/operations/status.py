@@ -30,6 +30,7 @@ LIVE_FACTS = (
     "parallelism",
     "logs",
     "clock",
+    "source",
 )
 
 

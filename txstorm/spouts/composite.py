@@ -145,6 +145,10 @@ class CompositePlanner(SpoutPlanner):
         """Return the new notices of all sources."""
         return [notice for one in self._planners.values() for notice in one.notices()]
 
+    def remarks(self) -> list[str]:
+        """Return the remarks of all sources."""
+        return [remark for one in self._planners.values() for remark in one.remarks()]
+
     def committed(self, document: Any) -> None:
         """Notify the sources that emitted in this txid."""
         for name, one in document["sources"].items():

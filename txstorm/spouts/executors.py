@@ -206,6 +206,10 @@ class _DriverPlanner(SpoutPlanner):
         with calling(self._component, "notices()"):
             return list(self._coordinator.notices())
 
+    def remarks(self) -> list[str]:
+        with calling(self._component, "remarks()"):
+            return [f"{self._component}: {one}" for one in self._coordinator.remarks()]
+
     def committed(self, document: Any) -> None:
         if not self._listens:
             return

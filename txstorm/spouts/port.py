@@ -111,6 +111,10 @@ class SpoutPlanner:
         """Return notices about the documents finished since the last call; each notice appears once per run."""
         return []
 
+    def remarks(self) -> list[str]:
+        """Return what holds of the source now and users should know."""
+        return []
+
     def committed(self, document: Any) -> None:
         """Notify the spout that the txids up to that of `document` are committed; never raises."""
 

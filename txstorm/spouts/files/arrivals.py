@@ -112,7 +112,7 @@ class Arrivals:
         """Forget the plans of `txid` and later ones, which an opaque spout makes anew, after metadata `previous`."""
         while self._undo and self._undo[-1][0] >= txid:
             self._set(self._undo.pop()[2])
-            self.planned = ArrivalPosition.after(previous)
+            self.planned = ArrivalPosition.after(previous if previous and previous["v"] == BY_ARRIVAL else None)
 
     def committed(self, metadata: Any) -> None:
         """Note that the plans up to `metadata` are final."""

@@ -113,10 +113,8 @@ class ParquetFormat:
         return chain, chain if upto <= self.extent(path, 0) else ""
 
     def is_complete(self, path: str) -> bool:
-        """Return whether `path` has its footer, or is no Parquet file at all, which is an error."""
-        size = _size(path)
-        head, tail = read_range(path, 0, len(MAGIC)), read_range(path, max(0, size - len(MAGIC)), len(MAGIC))
-        return not MAGIC.startswith(head) if size < SHORTEST else head != MAGIC or tail == MAGIC
+        """Return whether `path` has its footer."""
+        return has_footer(path)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
         """Reread `segment`, verify its digest, and emit its rows."""
@@ -200,6 +198,13 @@ def _text(column: pa.ChunkedArray) -> str:
         return repr(column.cast(kind)[0].as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         return "?"
+
+
+def has_footer(path: str) -> bool:
+    """Return whether `path` is complete; True also if it is no Parquet file at all, which is an error of its own."""
+    size = _size(path)
+    head, tail = read_range(path, 0, len(MAGIC)), read_range(path, max(0, size - len(MAGIC)), len(MAGIC))
+    return not MAGIC.startswith(head) if size < SHORTEST else head != MAGIC or tail == MAGIC
 
 
 def parquet_file(path: str) -> pq.ParquetFile:

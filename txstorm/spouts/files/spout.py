@@ -8,7 +8,7 @@ i+n, …
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,8 +26,8 @@ from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts.files.batches import ARRIVAL, NAME, FileCoordinator, FileSource, Format, naming
 from txstorm.spouts.files.csv_records import CsvFormat, csv_header
 from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
-from txstorm.spouts.files.listing import Paths, absolute, check_named, expand
-from txstorm.spouts.files.parquet import ParquetFormat, parquet_file
+from txstorm.spouts.files.listing import Paths, absolute, check_named, expand, listed
+from txstorm.spouts.files.parquet import ParquetFormat, has_footer, parquet_file
 from txstorm.spouts.files.ranges import Segment, checked
 from txstorm.spouts.files.seen_files import KEPT
 from txstorm.user_code import calling_line
@@ -42,6 +42,8 @@ EXTENSIONS = {
     ".pq": "parquet",
 }
 LARGEST_BATCH = 1 << 30
+Listed = Callable[[], Sequence[str]]
+"""Lists the files there now."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ class FileSpout(TransactionalSpout):
         """
         with self._naming_line():
             chosen = self._format()
-            for name in expand(self.paths):
-                chosen.probe(name)
+            for name in self._files():
+                if self.kept is None or chosen.is_complete(name):
+                    chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields given or those of the first file; raise `SpoutError` if that cannot be read."""
@@ -167,39 +170,48 @@ class FileSpout(TransactionalSpout):
     def _format(self) -> Format:
         # Cached, and shipped with the spout, so that driver and workers agree on the fields.
         if self._opened is None:
-            self._opened = _OPENERS[self._options.format](self._options, self.paths)
+            self._opened = _OPENERS[self._options.format](self._options, self.paths, self._files)
         return self._opened
 
+    def _files(self) -> list[str]:
+        """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
+        there = expand(self.paths)
+        return list(there if self.kept is None else listed(self.paths))
 
-def _open_text(options: _Options, paths: tuple[str, ...]) -> Format:
+
+def _open_text(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
     return TextFormat(options.fields or ("line",), options.errors)
 
 
-def _open_csv(options: _Options, paths: tuple[str, ...]) -> Format:
+def _open_csv(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
     columns = options.fields or ()
     if options.header:
-        found = (csv_header(name, options.delimiter)[1] for name in _probed(paths))
+        found = (csv_header(name, options.delimiter)[1] for name in _probed(files()))
         columns = next(filter(None, found), ())
     fields = _chosen(options, columns, paths)
     _chosen(replace(options, fields=tuple(options.types)), columns, paths)
     return CsvFormat(fields, options.errors, columns, options.types, options.delimiter, options.header)
 
 
-def _open_jsonl(options: _Options, paths: tuple[str, ...]) -> Format:
-    fields = options.fields or next(filter(None, (json_fields(name, options.errors) for name in _probed(paths))), ())
+def _open_jsonl(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
+    fields = options.fields or next(filter(None, (json_fields(name, options.errors) for name in _probed(files()))), ())
     return JsonLinesFormat(_chosen(options, fields, paths), options.errors)
 
 
-def _open_parquet(options: _Options, paths: tuple[str, ...]) -> Format:
-    schema = parquet_file(next(iter(expand(paths)))).schema_arrow
+def _open_parquet(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
+    complete = next(filter(has_footer, files()), None)
+    if complete is None:
+        msg = f"file spout: {', '.join(paths)}: no complete Parquet file to take the columns from; finish one first"
+        raise SpoutError(msg)
+    schema = parquet_file(complete).schema_arrow
     return ParquetFormat(_chosen(options, tuple(schema.names), paths), schema)
 
 
 _OPENERS = {"text": _open_text, "csv": _open_csv, "jsonl": _open_jsonl, "parquet": _open_parquet}
 
 
-def _probed(paths: tuple[str, ...]) -> Iterator[str]:
-    for name in expand(paths):
+def _probed(files: Sequence[str]) -> Iterator[str]:
+    for name in files:
         LineFormat(()).probe(name)
         yield name
 
