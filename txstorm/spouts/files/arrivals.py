@@ -46,6 +46,10 @@ class Digesting(Protocol):
         """Return whether the file can be read yet."""
 
 
+Row = tuple[Any, ...]
+"""The fields of a `SeenFile`, as a plain tuple, as there may be many."""
+
+
 class _Queued(NamedTuple):
     """A file to read, from `seen` on if it was read before; `newest`: see `ArrivalPosition`, None unless it is last."""
 
@@ -76,8 +80,8 @@ class Arrivals:
         self._paths, self._format, self._monotonic = paths, chosen, monotonic
         self._age = None if age is None else age // timedelta(microseconds=1) * 1000
         self._notices = notices
-        self._seen: dict[str, SeenFile] = {}
-        self._undo: deque[tuple[int, Any, dict[str, SeenFile | None]]] = deque()
+        self._seen: dict[str, Row] = {}
+        self._undo: deque[tuple[int, Any, dict[str, Row | None]]] = deque()
         self._queue: list[_Queued] = []
         self._base = 0
         self._looked: dict[str, FileStatus] = {}
@@ -86,7 +90,6 @@ class Arrivals:
         self._forgotten: list[str] = []
         self._dry: tuple[ArrivalPosition, int] | None = None
         self._next = 0.0
-        self._sizes: dict[str, FileStatus] = {}
         self._listings = 0
         self._gone: set[_Queued] = set()
         self.planned = ArrivalPosition()
@@ -96,14 +99,15 @@ class Arrivals:
     def load(self, rows: Any, planned: Mapping[int, Any]) -> None:
         """Take over the committed rows and the plans of before."""
         names, *columns = ([] for _ in range(6)) if rows is None else (rows[name].to_pylist() for name in _COLUMNS)
-        self._seen.update(zip(names, map(SeenFile, *columns), strict=True))
+        self._seen.update(zip(names, zip(*columns, strict=True), strict=True))
         for txid, metadata in sorted(planned.items()):
             if metadata["v"] == BY_ARRIVAL:
                 self.note(txid, metadata)
 
     def note(self, txid: int, metadata: Any) -> None:
         """Note that `txid` has been planned with `metadata`."""
-        changed = {name: None if row is None else SeenFile(**row) for name, row in kept_rows(metadata).items()}
+        rows = kept_rows(metadata)
+        changed = {name: None if row is None else tuple(row.values()) for name, row in rows.items()}
         self._undo.append((txid, metadata["position"], {name: self._seen.get(name) for name in changed}))
         self._set(changed)
         self.planned = ArrivalPosition.after(metadata)
@@ -120,8 +124,9 @@ class Arrivals:
             while self._undo.popleft()[1] != metadata["position"]:
                 pass
 
-    def _set(self, rows: Mapping[str, SeenFile | None]) -> None:
+    def _set(self, rows: Mapping[str, Row | None]) -> None:
         for name, row in rows.items():
+            self._looked.pop(name, None)
             if row is None:
                 self._seen.pop(name, None)
             else:
@@ -190,7 +195,7 @@ class Arrivals:
         """Return the metadata of an empty batch with which files before a position by name count as read."""
         before = Position(**metadata["position"])
         now = listed(self._paths)
-        read = {name: SeenFile(*status, status.size, False, "") for name, status in now.items()}
+        read = {name: SeenFile(*status, status[0], False, "") for name, status in now.items()}
         done = tuple((name, seen) for name, seen in read.items() if name < (before.file or ""))
         position = ArrivalPosition(finished=done)
         if before.file in now:
@@ -221,12 +226,12 @@ class Arrivals:
 
     def latest(self) -> Any:
         """List the files; return a mark of what is there: a number of files, and the offset in the last of them."""
-        self.refresh(self.planned)
+        now = self.refresh(self.planned)
         number = self._base + len(self._queue) if self._queue else self.planned.number
         last = self._queue[-1].file if number > self.planned.number else self.planned.file
         at_end = number == self.planned.number and self.planned.done
-        there = None if last is None or at_end else self._sizes.get(last)
-        return [number, 0 if last is None or there is None else self._format.extent(last, there.size)]
+        there = None if last is None or at_end else now.get(last)
+        return [number, 0 if last is None or there is None else self._format.extent(last, there[0])]
 
     def reached(self, position: ArrivalPosition, mark: Any) -> bool:
         """Return whether what was there at `mark` has been read at `position`."""
@@ -235,49 +240,56 @@ class Arrivals:
 
     # -- listings -----------------------------------------------------------------------------------------------
 
-    def refresh(self, position: ArrivalPosition) -> None:
+    def refresh(self, position: ArrivalPosition) -> Mapping[str, FileStatus]:
         """List the files, and queue those that are new or longer; a file that has changed otherwise is refused."""
         began = time.thread_time()
-        now = self._sizes = listed(self._paths)
+        now = listed(self._paths)
         self._check_current(position, now)
         pending = {one.file for one in self._queue[max(0, position.number - self._base) :]}
         oldest = 0 if self._age is None else position.newest - self._age
+        if not pending and not self._undo:
+            self._queue.clear()
         fresh, late, waiting = [], set[str](), []
         for name, status in now.items():
-            seen = self._seen.get(name if name.isascii() else key_of(name))
-            if seen is not None and seen[0] == status[0] and seen[1] == status[1]:
+            row = self._seen.get(name if name.isascii() else key_of(name))
+            if row is not None and row[:2] == status:
                 continue
             if name in pending or self._looked.get(name) == status or (name == position.file and not position.done):
                 continue
-            if seen is None and status.modified < oldest:
+            seen = None if row is None else SeenFile(*row)
+            if seen is None and status[1] < oldest:
                 late.add(name)
             elif not self._format.is_complete(name):
                 waiting.append(name)
             elif seen is None or self._is_longer(name, status, seen):
                 fresh.append((name, seen))
                 self._looked[name] = status
-        self._queue_up(position.number, fresh, max((one.modified for one in now.values()), default=0))
-        self._tell(late, waiting)
+        self._queue_up(position.number, sorted(fresh), now)
+        self._tell(late, sorted(waiting))
         if self._age is not None:
             keys = set(map(key_of, now))
-            self._forgotten = [key for key, row in self._seen.items() if row.modified < oldest and key not in keys]
+            self._forgotten = [key for key, row in self._seen.items() if row[1] < oldest and key not in keys]
         took = time.thread_time() - began
         self._next = self._monotonic() + (0.0 if took < LONGEST_PAUSE / 500 else min(LONGEST_PAUSE, 20 * took))
         self._listings += 1
+        return now
 
-    def _queue_up(self, number: int, fresh: Sequence[tuple[str, SeenFile | None]], newest: int) -> None:
+    def _queue_up(
+        self, number: int, fresh: Sequence[tuple[str, SeenFile | None]], now: Mapping[str, FileStatus]
+    ) -> None:
+        """Queue the files `fresh` of the listing `now`, after the file with this number."""
         if not self._queue:
             self._base = number
-        last = len(fresh) - 1
+        last, newest = len(fresh) - 1, max(modified for _, modified in now.values()) if fresh else None
         self._queue += [_Queued(name, seen, newest if i == last else None) for i, (name, seen) in enumerate(fresh)]
 
     def _is_longer(self, name: str, status: FileStatus, seen: SeenFile) -> bool:
         """Return whether a file that was read has more to read; raise `SpoutError` if it has changed otherwise."""
         unknown = seen.read > 0 and not seen.digest
-        if status.size != seen.size if unknown else self._format.trail(name, "", 0, seen.read)[1] != seen.digest:
+        if status[0] != seen.size if unknown else self._format.trail(name, "", 0, seen.read)[1] != seen.digest:
             raise _changed(name, status, seen.status, seen.read)
         self._looked[name] = status
-        return not unknown and self._format.extent(name, status.size) > seen.read
+        return not unknown and self._format.extent(name, status[0]) > seen.read
 
     def _check_current(self, position: ArrivalPosition, now: Mapping[str, FileStatus]) -> None:
         """Raise `SpoutError` if the file that is being read has disappeared, or has changed between two runs."""
@@ -310,8 +322,8 @@ _COLUMNS = ("file", *SeenFile._fields)
 
 def _changed(name: str, now: FileStatus, before: FileStatus, read: int) -> SpoutError:
     return SpoutError(
-        f"file spout: {name} has changed since it was read up to {read}: it had {counted(before.size, 'byte')}, has "
-        f"{now.size:,} now, and its beginning differs; restore it, or give new content a new name"
+        f"file spout: {name} has changed since it was read up to {read}: it had {counted(before[0], 'byte')}, has "
+        f"{now[0]:,} now, and its beginning differs; restore it, or give new content a new name"
     )
 
 

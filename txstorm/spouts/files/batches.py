@@ -85,7 +85,7 @@ class FileCoordinator(SpoutCoordinator):
         self._arrivals = Arrivals(source.paths, chosen, source.age, self._notices) if source.keeps else None
         self._order: Any = self._arrivals or self._listing
         self._block: Block | None = None
-        self._status = FileStatus(0, 0)
+        self._status: FileStatus = (0, 0)
         self._planned: tuple[Any, Any] | None = None
         self._switch: Any = None
 

@@ -8,11 +8,10 @@ import re
 import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from txstorm.errors import SpoutError
@@ -55,7 +54,7 @@ def expand(paths: Iterable[str]) -> dict[str, int]:
         SpoutError: a path is missing or a directory, or a glob matches nothing.
     """
     try:
-        return {name: status_of(name).size for name in sorted({name for path in paths for name in _matches(path)})}
+        return {name: status_of(name)[0] for name in sorted({name for path in paths for name in _matches(path)})}
     except FileNotFoundError as error:
         raise unreadable(error.filename, error) from None
 
@@ -71,15 +70,12 @@ def _matches(path: str) -> list[str]:
     return found
 
 
-class FileStatus(NamedTuple):
-    """Size of a file in bytes, and its time in nanoseconds since 1970."""
-
-    size: int
-    modified: int
+FileStatus = tuple[int, int]
+"""Size of a file in bytes, and its time in nanoseconds since 1970; a plain tuple, as there may be many."""
 
 
 def listed(paths: Iterable[str]) -> dict[str, FileStatus]:
-    """List the visible files that `paths` match now, in the order of their names; there may be none.
+    """List the visible files that `paths` match now, in any order; there may be none.
 
     A name that begins with ``.`` or ``_``, or a directory of such a name, is matched only by a path that names it.
 
@@ -93,12 +89,13 @@ def listed(paths: Iterable[str]) -> dict[str, FileStatus]:
         base = 0 if magic is None else len(os.path.dirname(path[: magic.start()]))
         parts = tuple(path.split(os.sep))
         for name in [path] if literal else glob.glob(path, recursive=True):
-            hidden = not literal and f"{os.sep}_" in name[base:]
-            if name in found or (hidden and not _fits(parts, tuple(name.split(os.sep)), "._")):
-                continue
-            with suppress(FileNotFoundError):  # it has disappeared meanwhile
-                found[name] = status_of(name)
-    return dict(sorted(found.items()))
+            hidden = not literal and name.find("/_", base) >= 0
+            if not hidden or _fits(parts, tuple(name.split(os.sep)), "._"):
+                try:
+                    found[name] = status_of(name)
+                except FileNotFoundError:
+                    found.pop(name, None)
+    return found
 
 
 def check_named(paths: tuple[str, ...], name: str) -> None:
@@ -150,7 +147,7 @@ def status_of(name: str) -> FileStatus:
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         msg = f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*"
         raise SpoutError(msg)
-    return FileStatus(status.st_size, status.st_mtime_ns)
+    return status.st_size, status.st_mtime_ns
 
 
 def unreadable(name: str, error: OSError) -> SpoutError:

@@ -30,7 +30,7 @@ class SeenFile(NamedTuple):
     @property
     def status(self) -> FileStatus:
         """Size and time."""
-        return FileStatus(self.size, self.modified)
+        return self.size, self.modified
 
 
 def kept_rows(metadata: Any) -> dict[str, dict[str, Any] | None]:
@@ -47,9 +47,6 @@ KEPT = Kept("files", {"file": str}, {"size": int, "modified": int, "read": int, 
 def key_of(name: str) -> str:
     """Return a file's name as text that a table can hold; bytes that are not UTF-8 are escaped."""
     return name if name.isascii() else os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-_NONE = FileStatus(0, 0)
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class ArrivalPosition:
     done: bool = True
     number: int = 0
     newest: int = 0
-    status: FileStatus = _NONE
+    status: FileStatus = (0, 0)
     chain: str = ""
     digest: str = ""
     digested: int = 0
@@ -86,7 +83,7 @@ class ArrivalPosition:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the metadata of a txid stores."""
         stored = {name: getattr(self, name) for name in _STORED}
-        return {**stored, "size": self.status.size, "modified": self.status.modified}
+        return {**stored, "size": self.status[0], "modified": self.status[1]}
 
     @classmethod
     def after(cls, metadata: Any) -> ArrivalPosition:
@@ -94,7 +91,7 @@ class ArrivalPosition:
         if metadata is None:
             return cls()
         stored = dict(checked(metadata)["position"])
-        status = FileStatus(stored.pop("size"), stored.pop("modified"))
+        status = stored.pop("size"), stored.pop("modified")
         return cls(**stored, status=status, digested=stored["offset"])
 
 

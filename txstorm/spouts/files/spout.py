@@ -176,7 +176,7 @@ class FileSpout(TransactionalSpout):
     def _files(self) -> list[str]:
         """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
         there = expand(self.paths)
-        return list(there if self.kept is None else listed(self.paths))
+        return sorted(there if self.kept is None else listed(self.paths))
 
 
 def _open_text(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
