@@ -77,15 +77,18 @@ def stream_name(source: str, stream: str) -> str:
     return source if stream == DEFAULT_STREAM else f"{source}-{stream}"
 
 
-def kept_states(id: str, spout: object) -> dict[str, tuple[KeyedState, Kept]]:
-    """Return source → the state in which it keeps rows; the source is empty if the spout is no composite one."""
+def kept_states(spout: object) -> dict[str, tuple[KeyedState, Kept]]:
+    """Return source → the state in which it keeps rows; the source is empty if the spout is no composite one.
+
+    As positions do, the name of the state depends on the name of the source, and not on the spout's id.
+    """
     sources = spout.sources if isinstance(spout, CompositeSpout) else {"": spout}
     found = {name: kept for name, source in sources.items() if (kept := getattr(source, "kept", None)) is not None}
-    return {name: (_kept_state(f"{id}-{name}" if name else id, kept), kept) for name, kept in found.items()}
+    return {name: (_kept_state(name or "spout", kept), kept) for name, kept in found.items()}
 
 
-def _kept_state(owner: str, kept: Kept) -> KeyedState:
-    name = f"{owner}-{kept.what}"
+def _kept_state(source: str, kept: Kept) -> KeyedState:
+    name = f"{source}-{kept.what}"
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
     return KeyedState(name, dict(kept.key), dict(kept.value))

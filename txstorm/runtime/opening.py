@@ -483,7 +483,7 @@ def _planning(
 
 def _read_kept(topology: Topology, books: Books, data_dir: Path, source: str) -> pa.Table | None:
     """Read the committed rows that a source keeps; every decided group is published."""
-    found = kept_states(topology.spout.id, topology.spout.object).get(source)
+    found = kept_states(topology.spout.object).get(source)
     return None if found is None else read_state(data_dir, found[0].name, committed=books.currtx() - 1)
 
 

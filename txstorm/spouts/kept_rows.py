@@ -22,7 +22,7 @@ class KeptRows:
 
     def __init__(self, id: str, spout: object) -> None:
         self._id = id
-        self._states = kept_states(id, spout)
+        self._states = kept_states(spout)
 
     def write(self, document: Any, resources: CommitResources) -> None:
         """Write the rows of the txid of `document`, at the end of its commit phase; touch no state without rows.

@@ -172,7 +172,7 @@ class Topology:
     @cached_property
     def kept(self) -> dict[str, tuple[KeyedState, ...]]:
         """Spout → the states in which it keeps rows of its own; empty if it keeps none."""
-        found = tuple(state for state, _ in kept_states(self.spout.id, self.spout.object).values())
+        found = tuple(state for state, _ in kept_states(self.spout.object).values())
         return {self.spout.id: found} if found else {}
 
     @cached_property

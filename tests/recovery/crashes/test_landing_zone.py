@@ -74,7 +74,7 @@ def test_killed_while_four_producers_write(tmp_path, kills):
         expected = producers.end()
     handle = ended(topology(zone), data_dir)
     assert rows(handle) == expected
-    assert len(list(zone.glob("[!.]*.csv"))) - len(handle.state("files-files").to_pylist()) in (0, 1)  # the empty one
+    assert len(list(zone.glob("[!.]*.csv"))) - len(handle.state("spout-files").to_pylist()) in (0, 1)  # the empty one
 
 
 CRASHES = ("p1.after", "p4.after", "p5.staged.after", "p6.before", "p6.after", "p7.2.written", "p8.after")
@@ -92,7 +92,7 @@ def test_crashed_rewound_recovered_and_replayed(tmp_path, composite):
         return topology(zone, CompositeSpout({"zone": files, "other": other}) if composite else None, max_batch_rows=3)
 
     def seen(handle=None):
-        state = handle.state("files-zone-files" if composite else "files-files")
+        state = handle.state("zone-files" if composite else "spout-files")
         return sorted(row["file"].rpartition("/")[2] for row in state.to_pylist())
 
     numbers, names = [], []

@@ -59,7 +59,7 @@ class _Options:
 
 
 class FileSpout(TransactionalSpout):
-    r"""File spout: reads local files in the order of their names, a bounded number of records per transaction.
+    r"""File spout: reads every local file once, as they arrive, a bounded number of records per transaction.
 
     Example::
 
@@ -68,9 +68,9 @@ class FileSpout(TransactionalSpout):
 
     Each txid records the byte or row ranges it covers, with their digests, so every replay reads the same records, on
     any number of tasks; the boundaries depend only on the files and the settings. A glob is listed again when all known
-    files have been read; new files must sort after them. Text: one tuple per line, without ``\n`` or ``\r\n``, UTF-8;
-    a last line without line end is a record. CSV: RFC 4180, blank lines are skipped. JSON-lines: a missing key is
-    None. Parquet: columns keep their types.
+    files have been read; what was read is kept in a state of the topology. Text: one tuple per line, without ``\n`` or
+    ``\r\n``, UTF-8; a last line without line end is a record. CSV: RFC 4180, blank lines are skipped. JSON-lines: a
+    missing key is None. Parquet: columns keep their types.
 
     Args:
         path: a file, a glob (``**`` too), or a list of them; ``file:///`` allowed; made absolute at once.
@@ -85,6 +85,11 @@ class FileSpout(TransactionalSpout):
         delimiter: csv: one ASCII character.
         errors: ``replace`` turns bytes that are not UTF-8 into U+FFFD instead of failing.
         bounded: whether nothing is ever added, so that the source has ended once all files are read.
+        order: ``arrival``: every new file is read, whatever its name; ``name``: files are read in the order of their
+            names, and new ones must sort after those already read. By default ``name`` for a single path, for bounded
+            sources and in data directories that began so, otherwise ``arrival``.
+        seen_files_age: by how much a new file may be older than the newest one of earlier listings; older ones are
+            passed over, and what is known of such files is forgotten once they have disappeared; None: no limit.
 
     Raises:
         SpoutError: the path is not local.

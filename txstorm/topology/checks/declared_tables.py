@@ -118,7 +118,7 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
     states = [(one.id, state.name) for one in components for state in one.states]
     maps = [(one.id, state.name) for one in components for state in one.maps]
     spouts = (one for one in components if one.kind == "spout" and isinstance(one.id, str))
-    kept = [(one.id, state.name) for one in spouts for state, _ in kept_states(one.id, one.object).values()]
+    kept = [(one.id, state.name) for one in spouts for state, _ in kept_states(one.object).values()]
     yield from _clashes("state", [*states, *maps, *kept])
     outlets = [(one.id, outlet.name) for one in components for outlet in one.outlets]
     yield from _shared_writers(components)
