@@ -72,7 +72,7 @@ class Bench:
             rows.update(self.spout.kept.rows(document["meta"]) if txid <= committed else {})
         listed = [{"file": name, **row} for name, row in rows.items() if row is not None]
         planned = {txid: document for txid, document in self.documents.items() if txid >= committed}
-        self.planner.load_kept(lambda source: pa.Table.from_pylist(listed) if listed else None, planned)
+        self.planner.load_kept(lambda source: pa.Table.from_pylist(listed) if listed else None, lambda: planned)
 
     def context(self, task: int) -> TaskContext:
         return TaskContext(topology="t", component="lines", task=task, parallelism=self.tasks)

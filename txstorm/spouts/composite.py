@@ -18,7 +18,7 @@ from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
-from txstorm.spouts.port import Parts, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
 
 
 class CompositePlanner(SpoutPlanner):
@@ -61,12 +61,10 @@ class CompositePlanner(SpoutPlanner):
             self._asked[name] = (txid, before, document)
         return document
 
-    def load_kept(self, read: ReadKept, documents: Mapping[int, Any]) -> None:
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
         """Load the rows that each source keeps."""
         for name, one in self._planners.items():
-            known = {txid: document["sources"].get(name) for txid, document in documents.items()}
-            own = {txid: document for txid, document in known.items() if document is not None}
-            one.load_kept(partial(_read_of, read, name), own)
+            one.load_kept(partial(_read_of, read, name), partial(_plans_of, plans, name))
 
     def skip(self, previous: Any) -> Any:
         """Return the document of a txid in which all sources emit nothing."""
@@ -267,6 +265,12 @@ class _SourceCollector:
 def _read_of(read: ReadKept, name: str, source: str) -> Any:
     """Read what the source `name` keeps, which knows itself as a spout of one `source`."""
     return read(name)
+
+
+def _plans_of(plans: Plans, name: str) -> dict[int, Any]:
+    """Return the documents of the source `name`, where it has one."""
+    known = {txid: document["sources"].get(name) for txid, document in plans().items()}
+    return {txid: document for txid, document in known.items() if document is not None}
 
 
 def _emitting(document: Any) -> Iterator[tuple[str, Any]]:

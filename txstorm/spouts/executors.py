@@ -38,7 +38,7 @@ from txstorm.api.spout import (
 )
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
-from txstorm.spouts.port import Parts, ReadKept, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
 from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
 from txstorm.user_code import copied, misfits
 
@@ -159,10 +159,10 @@ class _DriverPlanner(SpoutPlanner):
         meta = self._coordinator.initialize_transaction(txid, _meta(previous))
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
 
-    def load_kept(self, read: ReadKept, documents: Mapping[int, Any]) -> None:
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
         if not _overridden(self._coordinator, SpoutCoordinator.load_kept):
             return
-        known = {txid: meta for txid, one in documents.items() if (meta := _meta(one)) is not None}
+        known = {txid: meta for txid, one in plans().items() if (meta := _meta(one)) is not None}
         with calling(self._component, "load_kept()"):
             self._coordinator.load_kept(read(""), known)
 

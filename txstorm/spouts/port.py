@@ -12,6 +12,8 @@ from txstorm.api.output import Collector
 Parts = dict[str, Any]
 ReadKept = Callable[[str], Any]
 """Reads the committed rows that a source keeps, as an Arrow table; the name is empty in a spout of one source."""
+Plans = Callable[[], Mapping[int, Any]]
+"""Returns txid → its document."""
 
 
 class RecordedPlan(NamedTuple):
@@ -41,12 +43,12 @@ class SpoutPlanner:
     task_planned: bool = False
     sources: Sequence[str] = ()
 
-    def load_kept(self, read: ReadKept, documents: Mapping[int, Any]) -> None:
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
         """Load the rows that the spout keeps; called once, before anything else.
 
         Args:
             read: reads the committed rows.
-            documents: txid → document of the undecided txids that keep their plans, and of the last committed one.
+            plans: returns the documents of the undecided txids that keep their plans, and of the last committed one.
         """
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:

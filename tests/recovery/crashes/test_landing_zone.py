@@ -70,6 +70,7 @@ def test_killed_while_four_producers_write(tmp_path, kills):
                 time.sleep(0.01)
             time.sleep(random.random() / 10)
             program.kill()
+            program.wait(60)
     finally:
         expected = producers.end()
     handle = ended(topology(zone), data_dir)

@@ -74,18 +74,18 @@ class Planning:
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
         self.max_ends: int | None = MAX_ENDS
         self._kept = kept
-        self._load_kept()
+        self.planner.load_kept(kept, self._kept_plans)
 
-    def _load_kept(self) -> None:
-        """Have the spout load the rows that it keeps, and the plans that stay as they are."""
-        currtx = self._books.currtx() if self.planner.opaque else math.inf
-        self.planner.load_kept(self._kept, {txid: one.document for txid, one in self.metas.items() if txid < currtx})
+    def _kept_plans(self) -> dict[int, Any]:
+        """Return txid → the documents of the plans that stay as they are; an opaque spout makes undecided ones anew."""
+        end = self._books.currtx() if self.planner.opaque else math.inf
+        return {txid: one.document for txid, one in self.metas.items() if txid < end}
 
     def reopen(self, spout: Component, program: Program) -> None:
         """Recreate the spout's coordinator after a rebalance. No transaction may be in flight."""
         self.planner.close()
         self.planner = self._wrap(planner(spout.object, program.driver_context(spout.id)))
-        self._load_kept()
+        self.planner.load_kept(self._kept, self._kept_plans)
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Load the stored metadata; return the txids, starting at `currtx`, that are to be replayed with it.
