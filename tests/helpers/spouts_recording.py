@@ -71,6 +71,15 @@ class Bench:
         self.documents: dict[int, Any] = {}
         self.attempts = 0
 
+    def load(self, committed: int) -> None:
+        """Load what the spout keeps, with the transactions up to `committed` as committed; none is removed."""
+        rows: dict[Any, Any] = {}
+        for txid, document in sorted(self.documents.items()):
+            rows.update(self.spout.kept.rows(document["meta"]) if txid <= committed else {})
+        listed = [{"file": name, **row} for name, row in rows.items() if row is not None]
+        planned = {txid: document for txid, document in self.documents.items() if txid >= committed}
+        self.planner.load_kept(lambda source: pa.Table.from_pylist(listed) if listed else None, lambda: planned)
+
     def context(self, task: int) -> TaskContext:
         return TaskContext(topology="t", component="lines", task=task, parallelism=self.tasks)
 

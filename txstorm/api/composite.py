@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 
 from txstorm.api.bolt import Component
 from txstorm.api.names import DEFAULT_STREAM, name_fault
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.api.spout import (
+    Kept,
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     Spout,
     TransactionalSpout,
 )
+from txstorm.api.state import KeyedState
 
+_LONGEST = 64  # of a name
 SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
 
 
@@ -71,6 +75,23 @@ AnySpout = Spout | CompositeSpout
 def stream_name(source: str, stream: str) -> str:
     """Return the name that `stream` of `source` has in a composite spout."""
     return source if stream == DEFAULT_STREAM else f"{source}-{stream}"
+
+
+def kept_states(spout: object) -> dict[str, tuple[KeyedState, Kept]]:
+    """Return source → the state in which it keeps rows; the source is empty if the spout is no composite one.
+
+    As positions do, the name of the state depends on the name of the source, and not on the spout's id.
+    """
+    sources = spout.sources if isinstance(spout, CompositeSpout) else {"": spout}
+    found = {name: kept for name, source in sources.items() if (kept := getattr(source, "kept", None)) is not None}
+    return {name: (_kept_state(name or "spout", kept), kept) for name, kept in found.items()}
+
+
+def _kept_state(source: str, kept: Kept) -> KeyedState:
+    name = f"{source}-{kept.what}"
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - 17]}-{blake2b(name.encode(), digest_size=8).hexdigest()}"
+    return KeyedState(name, dict(kept.key), dict(kept.value))
 
 
 def is_opaque(spout: object) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from txstorm.api.attempt import TransactionAttempt
@@ -65,6 +66,22 @@ class SpoutCoordinator(StormNames):
         """Return whether transactions up to the one with `metadata` (None: none yet) contain all data up to `mark`."""
         return False
 
+    def caught_up(self, metadata: Any) -> bool | None:
+        """Return whether the source has nothing after `metadata`; None: `latest` and `reached` are called instead.
+
+        Implement it where `latest` is expensive, since this is asked before each transaction of a run that admits only
+        transactions with data.
+        """
+        return None
+
+    def load_kept(self, rows: Any, planned: Mapping[int, Any]) -> None:
+        """Take over what the spout has kept (see `Kept`), before anything else is asked.
+
+        Args:
+            rows: an Arrow table with the committed rows, one per key; None if there are none yet.
+            planned: txid → metadata of the transactions planned before, the last committed one included.
+        """
+
     def facts(self, metadata: Any) -> SourceFacts:
         """Return what is known of the source as the transaction with `metadata` is planned; recorded with it.
 
@@ -89,6 +106,10 @@ class SpoutCoordinator(StormNames):
 
     def notices(self) -> list[str]:
         """Return the messages about the source since the last call, to be shown in the log and the progress."""
+        return []
+
+    def remarks(self) -> list[str]:
+        """Return what holds of the source now and users should know, to be shown in the status."""
         return []
 
     def committed(self, metadata: Any) -> None:
@@ -118,14 +139,34 @@ class Emitter(StormNames):
         """Release resources; called when the task ends. Emitting here makes the last emitted batch fail."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Rows that a spout keeps in a state of its topology, written by the transactions that they belong to.
+
+    They are committed, rewound and recovered with the transactions; the coordinator reads them in `load_kept`.
+
+    Attributes:
+        what: the noun with which the name of the state ends.
+        key, value: columns, as those of a `KeyedState`.
+        rows: returns key → value (None: the key is deleted) for the metadata of a transaction, and nothing else.
+    """
+
+    what: str
+    key: Mapping[str, Any]
+    value: Mapping[str, Any]
+    rows: Callable[[Any], Mapping[Any, Any]]
+
+
 class TransactionalSpout(Component):
     """Storm's ``ITransactionalSpout``: batches are planned in the driver and replayed exactly.
 
     Attributes:
         opaque: True if an undecided batch may be planned again, with other content, after a failure or restart.
+        kept: rows that the spout keeps in a state of the topology; None: it keeps none.
     """
 
     opaque: ClassVar[bool] = False
+    kept: Kept | None = None
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
         "getCoordinator": "coordinator",

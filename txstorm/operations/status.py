@@ -30,6 +30,7 @@ LIVE_FACTS = (
     "parallelism",
     "logs",
     "clock",
+    "source",
 )
 
 
@@ -60,7 +61,7 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
         ``blocked`` (the reason why a decided transaction cannot be published, or None), ``error`` (the cause of the
         last run's end, or None), ``hash_seed`` (Python's hash seed in the last run: ``seed``, which is ``random`` or a
         number, a ``probe`` of it, and the version of ``python``; or None), and the facts that the run has last reported
-        (`LIVE_FACTS`).
+        (`LIVE_FACTS`), among them ``source``: what holds of the source, such as files that wait to be completed.
 
         ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``;
         otherwise it is ``stopped``, ``failed`` or ``killed``, as the last run reported, or ``dead`` if it ended without

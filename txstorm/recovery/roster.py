@@ -130,7 +130,8 @@ def sources_of(spout: AnySpout) -> set[str]:
 
 def _declared(topology: Topology) -> dict[str, str]:
     """Return the ledger name → name in messages of every declared table, map and outlet."""
-    found = {one.refs[0].uri: one.label for one in declarations(topology.states, topology.sinks)}
+    states = {**topology.states, **topology.kept}
+    found = {one.refs[0].uri: one.label for one in declarations(states, topology.sinks)}
     for uri in declared_uris(topology.maps, topology.outlets, topology.managed, topology.fills):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"

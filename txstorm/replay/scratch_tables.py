@@ -25,6 +25,7 @@ from txstorm.results.read import (
     read_sink,
     read_state,
 )
+from txstorm.spouts.kept_rows import KeptRows
 from txstorm.state.collections import CollectionGroup, state_group
 from txstorm.state.commit_group import CommitHandles, CommitTables
 from txstorm.state.index.collection_index import CollectionIndex
@@ -75,7 +76,8 @@ class ReplayTables:
         self._sinks: dict[str, SinkGroup] = {}
         states: dict[str, tuple[str, Unpublished[Any]]] = {}
         sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
-        for one in declarations(topology.states, topology.sinks):
+        self._kept = KeptRows(topology.spout.id, topology.spout.object)
+        for one in declarations({**topology.states, **topology.kept}, topology.sinks):
             table, name = self._checked(data_dir, one), one.table.name
             if isinstance(table, SinkTable):
                 self._sinks[name] = SinkGroup(table)
@@ -117,9 +119,11 @@ class ReplayTables:
         """
         txid = txid_input.attempt.txid
         self._tables.begin(txid, txid_input.stamp)
-        run = CommitRun(program, txid_input, processed.cargo, CommitHandles(txid, self._tables))
+        resources = CommitHandles(txid, self._tables)
+        run = CommitRun(program, txid_input, processed.cargo, resources)
         try:
             run.run()
+            self._kept.write(txid_input.document, resources)
             for group in self._groups():
                 group.end_txid(txid)
         except CommitFailed as failure:

@@ -316,6 +316,7 @@ class Control:
             "blocked": now.blocked,
             "clock": session.clock.problem,
             "last_failure": now.last_failure,
+            "source": session.planning.planner.remarks(),
             "parallelism": _parallelism(session.topology),
             "logs": session.store.upkeep.log_spans() if session.settings.log_entries else {},
             "killed_by": self.killer,

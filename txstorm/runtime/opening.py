@@ -14,7 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+import pyarrow as pa
+
 from txstorm import faults
+from txstorm.api.composite import kept_states
 from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.books.origin import CodeOrigin
@@ -35,6 +38,7 @@ from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, check_started, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
+from txstorm.results.read import read_state
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
@@ -293,7 +297,7 @@ def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | N
         data_dir,
         TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
         DeclaredResources(
-            running.states,
+            {**running.states, **running.kept},
             topology.sinks,
             topology.maps,
             topology.outlets,
@@ -471,9 +475,16 @@ def _planning(
     pins = Pins(
         program, [one.id for one in topology.components if one.pins], topology.settings.pin_timeout, options.lanes
     )
-    planning = Planning(books, source, clock.now, external=external, pins=pins, wrap=wrap)
+    kept = partial(_read_kept, topology, books, Path(led.store.data_dir))
+    planning = Planning(books, source, clock.now, external=external, pins=pins, kept=kept, wrap=wrap)
     planning.max_ends = topology.settings.max_ends_per_txid
     return planning
+
+
+def _read_kept(topology: Topology, books: Books, data_dir: Path, source: str) -> pa.Table | None:
+    """Read the committed rows that a source keeps; every decided group is published."""
+    found = kept_states(topology.spout.object).get(source)
+    return None if found is None else read_state(data_dir, found[0].name, committed=books.currtx() - 1)
 
 
 def _system(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -17,7 +18,7 @@ from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
-from txstorm.spouts.port import Parts, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
 
 _PARTITIONS = 1 << 40
 """More partitions than a source has."""
@@ -62,6 +63,11 @@ class CompositePlanner(SpoutPlanner):
         if document is not NOT_READY:
             self._asked[name] = (txid, before, document)
         return document
+
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
+        """Load the rows that each source keeps."""
+        for name, one in self._planners.items():
+            one.load_kept(partial(_read_of, read, name), partial(_plans_of, plans, name))
 
     def skip(self, previous: Any) -> Any:
         """Return the document of a txid in which all sources emit nothing."""
@@ -113,6 +119,11 @@ class CompositePlanner(SpoutPlanner):
         sources = {} if document is None else document["sources"]
         return all(one.reached(sources.get(name), mark[name]) for name, one in self._planners.items())
 
+    def caught_up(self, document: Any) -> bool:
+        """Return whether all sources have nothing after the txid of `document`."""
+        sources = {} if document is None else document["sources"]
+        return all(one.caught_up(sources.get(name)) for name, one in self._planners.items())
+
     def finish(self, document: Any, parts: Parts) -> Any:
         """Return `document` with the actual extents of all sources."""
         sources = dict(document["sources"])
@@ -134,6 +145,10 @@ class CompositePlanner(SpoutPlanner):
     def notices(self) -> list[str]:
         """Return the new notices of all sources."""
         return [notice for one in self._planners.values() for notice in one.notices()]
+
+    def remarks(self) -> list[str]:
+        """Return the remarks of all sources."""
+        return [remark for one in self._planners.values() for remark in one.remarks()]
 
     def committed(self, document: Any) -> None:
         """Notify the sources that emitted in this txid."""
@@ -262,6 +277,17 @@ class _SourceCollector:
 
     def _named(self, stream: str) -> str:
         return self._streams.get(stream, f"{self._source}-{stream}")
+
+
+def _read_of(read: ReadKept, name: str, source: str) -> Any:
+    """Read what the source `name` keeps, which knows itself as a spout of one `source`."""
+    return read(name)
+
+
+def _plans_of(plans: Plans, name: str) -> dict[int, Any]:
+    """Return the documents of the source `name`, where it has one."""
+    known = {txid: document["sources"].get(name) for txid, document in plans().items()}
+    return {txid: document for txid, document in known.items() if document is not None}
 
 
 def _emitting(document: Any) -> Iterator[tuple[str, Any]]:

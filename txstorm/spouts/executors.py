@@ -39,7 +39,7 @@ from txstorm.api.spout import (
 )
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
-from txstorm.spouts.port import Parts, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
 from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
 from txstorm.user_code import copied, misfits
 
@@ -61,9 +61,8 @@ def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
 
 def _planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
-        return _DriverPlanner(
-            _fitting(spout.coordinator(context), SpoutCoordinator, context), context.component, spout.opaque
-        )
+        chosen = _fitting(spout.coordinator(context), SpoutCoordinator, context)
+        return _DriverPlanner(chosen, context.component, spout.opaque)
     if isinstance(spout, PartitionedTransactionalSpout):
         return _PartitionedPlanner(
             _fitting(spout.coordinator(context), PartitionedCoordinator, context), context.component
@@ -152,6 +151,7 @@ class _DriverPlanner(SpoutPlanner):
         self._component = component
         self._knows = _overridden(coordinator, SpoutCoordinator.facts)
         self._ships = _overridden(coordinator, SpoutCoordinator.payload)
+        self._tells = _overridden(coordinator, SpoutCoordinator.caught_up)
         self._listens = _overridden(coordinator, SpoutCoordinator.committed)
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
@@ -159,6 +159,13 @@ class _DriverPlanner(SpoutPlanner):
             return NOT_READY
         meta = self._coordinator.initialize_transaction(txid, _meta(previous))
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
+
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
+        if not _overridden(self._coordinator, SpoutCoordinator.load_kept):
+            return
+        known = {txid: meta for txid, one in plans().items() if (meta := _meta(one)) is not None}
+        with calling(self._component, "load_kept()"):
+            self._coordinator.load_kept(read(""), known)
 
     def skip(self, previous: Any) -> Any:
         return {"meta": _meta(previous), "skipped": True}
@@ -187,6 +194,11 @@ class _DriverPlanner(SpoutPlanner):
         with calling(self._component, "latest()"):
             return copied(self._coordinator.latest())
 
+    def caught_up(self, document: Any) -> bool:
+        with calling(self._component, "caught_up()"):
+            known = self._coordinator.caught_up(_meta(document)) if self._tells else None
+        return super().caught_up(document) if known is None else known
+
     def reached(self, document: Any, mark: Any) -> bool:
         with calling(self._component, "reached()"):
             return self._coordinator.reached(_meta(document), copied(mark))
@@ -194,6 +206,10 @@ class _DriverPlanner(SpoutPlanner):
     def notices(self) -> list[str]:
         with calling(self._component, "notices()"):
             return list(self._coordinator.notices())
+
+    def remarks(self) -> list[str]:
+        with calling(self._component, "remarks()"):
+            return [f"{self._component}: {one}" for one in self._coordinator.remarks()]
 
     def committed(self, document: Any) -> None:
         if not self._listens:

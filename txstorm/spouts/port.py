@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from txstorm.api.attempt import TransactionAttempt
@@ -10,6 +10,10 @@ from txstorm.api.context import SourceFacts
 from txstorm.api.output import Collector
 
 Parts = dict[str, Any]
+ReadKept = Callable[[str], Any]
+"""Reads the committed rows that a source keeps, as an Arrow table; the name is empty in a spout of one source."""
+Plans = Callable[[], Mapping[int, Any]]
+"""Returns txid → its document."""
 
 
 class RecordedPlan(NamedTuple):
@@ -39,6 +43,14 @@ class SpoutPlanner:
     task_planned: bool = False
     sources: Sequence[str] = ()
 
+    def load_kept(self, read: ReadKept, plans: Plans) -> None:
+        """Load the rows that the spout keeps; called once, before anything else.
+
+        Args:
+            read: reads the committed rows.
+            plans: returns the documents of the undecided txids that keep their plans, and of the last committed one.
+        """
+
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Return the spout document of `txid`, or `NOT_READY`.
 
@@ -63,6 +75,11 @@ class SpoutPlanner:
     def reached(self, document: Any, mark: Any) -> bool:
         """Return whether the txids up to that of `document` (None: none yet) cover all of `mark`."""
         return False
+
+    def caught_up(self, document: Any) -> bool:
+        """Return whether the source is known to have nothing after the txid of `document`."""
+        mark = self.latest()
+        return mark is not None and self.reached(document, mark)
 
     def finish(self, document: Any, parts: Parts) -> Any:
         """Return `document` with the actual extents; `parts` is the union of all results of `SpoutTask.run`."""
@@ -94,6 +111,10 @@ class SpoutPlanner:
 
     def notices(self) -> list[str]:
         """Return notices about the documents finished since the last call; each notice appears once per run."""
+        return []
+
+    def remarks(self) -> list[str]:
+        """Return what holds of the source now and users should know."""
         return []
 
     def committed(self, document: Any) -> None:

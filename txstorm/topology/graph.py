@@ -13,6 +13,7 @@ from types import MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
 from txstorm.api.assembly import AssembledBolt, Site
+from txstorm.api.composite import kept_states
 from txstorm.api.external import ManagedState, MapState, Outlet
 from txstorm.api.join_store import StoreUse, same_store
 from txstorm.api.names import near
@@ -167,6 +168,12 @@ class Topology:
         """Committer → the states it declares, in attribute order; omits committers that declare none."""
         tables = self._tables(KeyedState).items()
         return {owner: tuple(self._with_tasks(one) for one in found) for owner, found in tables if found}
+
+    @cached_property
+    def kept(self) -> dict[str, tuple[KeyedState, ...]]:
+        """Spout → the states in which it keeps rows of its own; empty if it keeps none."""
+        found = tuple(state for state, _ in kept_states(self.spout.object).values())
+        return {self.spout.id: found} if found else {}
 
     @cached_property
     def sinks(self) -> dict[str, tuple[SinkTable, ...]]:

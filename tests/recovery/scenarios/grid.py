@@ -166,7 +166,10 @@ def from_source(source: str, when: str, depth: int, place: str, *topics: str) ->
     elif source in TASKS:
         spout, row = TASKS[source](), row_of_row
     elif source == "files":
-        spout, row = FileSpout(f"{place}/lines-*.txt", max_batch_rows=plan.take * len(PARTITIONS)), row_of_line
+        spout, row = (
+            FileSpout(f"{place}/lines-*.txt", max_batch_rows=plan.take * len(PARTITIONS), order="name"),
+            row_of_line,
+        )
     else:
         kind = "opaque" if opaque else "memory"
         spout = memory_spout(kind, {number: rows(number, plan) for number in PARTITIONS}, tuple(COLUMNS), plan.take)

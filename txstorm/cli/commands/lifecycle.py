@@ -269,6 +269,7 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     named = {
         "BLOCKED": found["blocked"],
         "clock": clock,
+        "source": "; ".join(found["source"] or ()),
         "last failure": found["last_failure"],
         "ended with": found["error"],
     }

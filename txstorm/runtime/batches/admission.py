@@ -89,7 +89,7 @@ class Admission:
             return False
         if in_flight >= width or self.full or self.blocked or self.wait() > 0:
             return False
-        if self._data_only and self._caught_up(previous):
+        if self._data_only and self._planner.caught_up(previous):
             return False
         self._next_start = self._monotonic() + self._min_interval
         return True
@@ -107,7 +107,3 @@ class Admission:
             return self.past(txid)
         covered = self._seen_empty if self._mark is None else self._planner.reached(previous, self._mark)
         return covered or self.past(txid)
-
-    def _caught_up(self, previous: Any) -> bool:
-        latest = self._planner.latest()
-        return latest is not None and self._planner.reached(previous, latest)

@@ -5,6 +5,7 @@ Transactions are planned one at a time; their plans are stored in bulk.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
 from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting, without_waiting
-from txstorm.spouts.port import SpoutPlanner
+from txstorm.spouts.port import ReadKept, SpoutPlanner
 from txstorm.topology.graph import Component
 
 # Names of the digests that txstorm computes per task; they are not comparable after the number of tasks has changed.
@@ -40,6 +41,7 @@ class Planning:
         external: whether the commit phase has effects outside the tables.
         pins: asks the components for the values to pin, given the txid, its stamp, the values of the txid before,
             and the epoch.
+        kept: reads the committed rows that the spout keeps.
         wrap: called with the spout's own planner; returns the planner to use instead. Called again after a rebalance.
 
     Attributes:
@@ -58,6 +60,7 @@ class Planning:
         *,
         external: bool = False,
         pins: Callable[[int, int, Mapping[str, Any], int], Mapping[str, Any]] = lambda *plan: {},
+        kept: ReadKept = lambda source: None,
         wrap: Callable[[SpoutPlanner], SpoutPlanner] = lambda source: source,
     ) -> None:
         self._books = books
@@ -70,11 +73,19 @@ class Planning:
         self._unsaved: dict[int, Meta] = {}
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
         self.max_ends: int | None = MAX_ENDS
+        self._kept = kept
+        self.planner.load_kept(kept, self._kept_plans)
+
+    def _kept_plans(self) -> dict[int, Any]:
+        """Return txid → the documents of the plans that stay as they are; an opaque spout makes undecided ones anew."""
+        end = self._books.currtx() if self.planner.opaque else math.inf
+        return {txid: one.document for txid, one in self.metas.items() if txid < end}
 
     def reopen(self, spout: Component, program: Program) -> None:
         """Recreate the spout's coordinator after a rebalance. No transaction may be in flight."""
         self.planner.close()
         self.planner = self._wrap(planner(spout.object, program.driver_context(spout.id)))
+        self.planner.load_kept(self._kept, self._kept_plans)
 
     def open(self, currtx: int) -> tuple[int, ...]:
         """Load the stored metadata; return the txids, starting at `currtx`, that are to be replayed with it.

@@ -35,6 +35,7 @@ from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.runtime.failures import LetterLimit, Warnings, letters_command, letters_text, tallies
 from txstorm.spouts.executors import spout_committer
 from txstorm.spouts.facts import with_waiting
+from txstorm.spouts.kept_rows import KeptRows
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
@@ -163,6 +164,7 @@ class GroupFinisher:
         self._program = program
         self._observe = options.observe
         self._spout = _spout_committer(program)
+        self._kept = KeptRows(program.spout, program.components[program.spout].fresh())
         self._early: dict[TransactionAttempt, tuple[CommitRun, CommitHandles]] = {}
         self._store = store
         self._books = books
@@ -333,6 +335,7 @@ class GroupFinisher:
             if letters:
                 tables.divert(txid, letters)
                 self._warn(ready.attempt, letters)
+            self._kept.write(ready.extents, resources)
             tables.end_txid(txid)
         except TxstormError as error:
             # A committer violated a constraint of its state.

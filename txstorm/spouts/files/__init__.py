@@ -1,5 +1,5 @@
-"""File spout: local files as replayable ranges; independent of the other spouts.
+"""File spout: local files as replayable ranges.
 
-May import: nothing else.
+May import: spouts.
 Start: spout.py.
 """

@@ -22,6 +22,8 @@ from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 
 Offsets = npt.NDArray[np.int64]
 READ_BYTES = 1 << 20
+CHAINED = 1 << 16
+"""Bytes after which a running digest of a file is chained; `READ_BYTES` is a multiple."""
 LARGEST_RECORD = 1 << 30
 _BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"PAR1": "Parquet", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2"}
@@ -74,9 +76,26 @@ class LineFormat:
         if open_ended:
             ends = np.append(ends, len(data))
         view = memoryview(data)
-        return Block(
-            path, start, ends + start, start + len(data), open_ended, 1.0, lambda a, b: view[a - start : b - start]
-        )
+        raw = lambda a, b: view[a - start : b - start]  # noqa: E731 - short
+        return Block(path, start, ends + start, start + len(data), open_ended, len(data) < size, 1.0, raw)
+
+    def trail(self, path: str, chain: str, since: int, upto: int) -> tuple[str, str]:
+        """Extend a running digest of the beginning of `path` from `since` to `upto`; see `Format`."""
+        at, digest = since - since % CHAINED, chain
+        while at < upto:
+            data = read_range(path, at, min(READ_BYTES, upto - at))
+            if not data:
+                break
+            for start in range(0, len(data), CHAINED):
+                piece = data[start : start + CHAINED]
+                digest = blake2b(chain.encode() + piece, digest_size=DIGEST_BYTES).hexdigest()
+                chain = digest if len(piece) == CHAINED else chain
+            at += len(data)
+        return chain, digest if at == upto else ""
+
+    def is_complete(self, path: str) -> bool:
+        """Return True: lines can be read while others are appended."""
+        return True
 
     def start(self, path: str) -> int:
         """Return the offset of the first record of `path`: 0, or the end of a byte order mark."""

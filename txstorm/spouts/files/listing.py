@@ -1,19 +1,23 @@
-"""File listing of a file spout: files to read, in name order, and a check that files already read are unchanged."""
+"""File listings of a file spout, and the order of names, in which files that were read must not change."""
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from txstorm.errors import SpoutError
-from txstorm.spouts.files.ranges import Position, extend_trail
+from txstorm.spouts.files.ranges import BY_NAME, Piece, Position, Segment, extend_trail
 
+_MAGIC = re.compile(r"[*?[]")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -49,7 +53,10 @@ def expand(paths: Iterable[str]) -> dict[str, int]:
     Raises:
         SpoutError: a path is missing or a directory, or a glob matches nothing.
     """
-    return dict(sorted((name, _size(name)) for name in {name for path in paths for name in _matches(path)}))
+    try:
+        return {name: status_of(name)[0] for name in sorted({name for path in paths for name in _matches(path)})}
+    except FileNotFoundError as error:
+        raise unreadable(error.filename, error) from None
 
 
 def _matches(path: str) -> list[str]:
@@ -60,6 +67,34 @@ def _matches(path: str) -> list[str]:
     if not found:
         msg = f"file spout: no file matches {path!r}; check the path: it is relative to the working directory"
         raise SpoutError(msg)
+    return found
+
+
+FileStatus = tuple[int, int]
+"""Size of a file in bytes, and its time in nanoseconds since 1970; a plain tuple, as there may be many."""
+
+
+def listed(paths: Iterable[str]) -> dict[str, FileStatus]:
+    """List the visible files that `paths` match now, in any order; there may be none.
+
+    A name that begins with ``.`` or ``_``, or a directory of such a name, is matched only by a path that names it.
+
+    Raises:
+        SpoutError: a path is a directory.
+    """
+    found: dict[str, FileStatus] = {}
+    for path in paths:
+        magic = _MAGIC.search(path)
+        literal = magic is None or os.path.lexists(path)
+        base = 0 if magic is None else len(os.path.dirname(path[: magic.start()]))
+        parts = tuple(path.split(os.sep))
+        for name in [path] if literal else glob.glob(path, recursive=True):
+            hidden = not literal and name.find("/_", base) >= 0
+            if not hidden or _fits(parts, tuple(name.split(os.sep)), "._"):
+                try:
+                    found[name] = status_of(name)
+                except FileNotFoundError:
+                    found.pop(name, None)
     return found
 
 
@@ -82,27 +117,37 @@ def _is_named(paths: tuple[str, ...], name: str) -> bool:
     return name == os.path.normpath(name) and any(_fits(tuple(path.split(os.sep)), parts) for path in paths)
 
 
-def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Return whether the glob with the segments `pattern` would match a path with the segments `parts`."""
+def _fits(pattern: tuple[str, ...], parts: tuple[str, ...], hidden: str = ".") -> bool:
+    """Return whether the glob with the segments `pattern` would match a path with the segments `parts`.
+
+    Segments that begin with one of the characters `hidden` match only a segment that begins with it, too.
+    """
     if not pattern or not parts:
         return pattern in ((), ("**",)) and not parts
-    head, rest = pattern[0], pattern[1:]
+    head, rest, first = pattern[0], pattern[1:], parts[0][:1] or "/"
     if head == "**":
-        return _fits(rest, parts) or (not parts[0].startswith(".") and _fits(pattern, parts[1:]))
-    hidden = parts[0].startswith(".") and not head.startswith(".")
-    return not hidden and fnmatchcase(parts[0], head) and _fits(rest, parts[1:])
+        return _fits(rest, parts, hidden) or (first not in hidden and _fits(pattern, parts[1:], hidden))
+    named = first not in hidden or head.startswith(first)
+    return named and fnmatchcase(parts[0], head) and _fits(rest, parts[1:], hidden)
 
 
-def _size(name: str) -> int:
+def status_of(name: str) -> FileStatus:
+    """Return size and time of the file `name`; raise `SpoutError` if it is a directory or cannot be read.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
     try:
         status = os.stat(name)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise unreadable(name, error) from None
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         msg = f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*"
         raise SpoutError(msg)
-    return status.st_size
+    return status.st_size, status.st_mtime_ns
 
 
 def unreadable(name: str, error: OSError) -> SpoutError:
@@ -112,7 +157,7 @@ def unreadable(name: str, error: OSError) -> SpoutError:
 
 
 class Listing:
-    """The files to read, in order; listed again when all known files have been read.
+    """The files to read, in the order of their names; listed again when all known files have been read.
 
     Files before the position must not change: one that appears there would never be read, and one that disappears or
     grows there could not be read again.
@@ -123,7 +168,29 @@ class Listing:
         self._known: list[str] | None = None
         self._read: dict[str, int] = {}
 
-    def following(self, position: Position, size: int) -> Position | None:
+    def after(self, metadata: Any) -> Position:
+        """Return the position after the batch of `metadata`."""
+        return Position.after(metadata)
+
+    def opens(self, position: Position) -> bool:
+        """List the files if that has not been done yet, and check those before `position`; return True."""
+        if self._known is None:
+            self.refresh(position)
+        return True
+
+    def dry(self, position: Position) -> bool:
+        """Return False: `following` has already listed the files again."""
+        return False
+
+    def moved(self, position: Position, piece: Piece, status: FileStatus) -> Position:
+        """Return the position after reading `piece` of its file."""
+        return replace(position, offset=piece.stop, open=piece.open)
+
+    def metadata(self, cut: Sequence[Segment], position: Position) -> dict[str, Any]:
+        """Return the metadata of a batch with these segments, after which reading goes on at `position`."""
+        return {"v": BY_NAME, "segments": [one.to_json() for one in cut], "position": position.to_json()}
+
+    def following(self, position: Position, size: int, status: FileStatus) -> Position | None:
         """Return the beginning of the next file; None if the file of `position`, `size` bytes long, is the last one.
 
         Raises:
@@ -145,11 +212,6 @@ class Listing:
         if position.file is not None:
             self._check(position, now)
         self._known = list(now)
-
-    def ensure(self, position: Position) -> None:
-        """List the files if that has not been done yet, and check those before `position`."""
-        if self._known is None:
-            self.refresh(position)
 
     def _after(self, position: Position) -> str | None:
         names = self._known or []
@@ -180,7 +242,8 @@ class Listing:
             what += f"; changed last: {', '.join(newest)}" if newest else ""
         return SpoutError(
             f"file spout: files before {position.file}, which is being read, have changed since they were read: "
-            f"{what}; new files must sort after the files already read, and those must not change"
+            f"{what}; in the order of names, new files must sort after the files already read, and those must not "
+            "change: give order='arrival' to read files as they come"
         )
 
 

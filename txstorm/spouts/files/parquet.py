@@ -19,6 +19,10 @@ from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.typed import NO_TIME, rows_out_of_range
 
+MAGIC = b"PAR1"
+SHORTEST = 12
+"""Bytes of the shortest Parquet file: the magic number twice, and the length of the footer."""
+
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -76,13 +80,15 @@ class ParquetFormat:
 
     def block(self, path: str, offset: int) -> Block:
         """Return the row group that contains row `offset`."""
-        group = next((one for one in self._row_groups(path) if offset < one.stop), None)
+        groups = list(self._row_groups(path))
+        group = next((one for one in groups if offset < one.stop), None)
         if group is None:
             self._require(path, offset)
-            return Block(path, offset, np.empty(0, np.int64), _size(path), False, 1.0, _token(""))
+            return Block(path, offset, np.empty(0, np.int64), _size(path), False, True, 1.0, _token(""))
         ends = np.arange(group.start + 1, group.stop + 1)
         width = (group.last_byte - group.first_byte) / len(ends)
-        return Block(path, group.start, ends, _size(path), False, width, _token(_digest(path, group)))
+        whole = group.stop == groups[-1].stop
+        return Block(path, group.start, ends, _size(path), False, whole, width, _token(_digest(path, group)))
 
     def _require(self, path: str, offset: int) -> None:
         rows = self.extent(path, 0)
@@ -97,6 +103,18 @@ class ParquetFormat:
     def extent(self, path: str, size: int) -> int:
         """Return the number of rows."""
         return int(parquet_file(path).metadata.num_rows)
+
+    def trail(self, path: str, chain: str, since: int, upto: int) -> tuple[str, str]:
+        """Extend a running digest of the row groups of `path` by those that begin from `since` to `upto`."""
+        groups = [group for group in self._row_groups(path) if since <= group.start < upto]
+        for group in groups:
+            content = f"{chain}{_digest(path, group)}:{group.stop - group.start}"
+            chain = blake2b(content.encode(), digest_size=DIGEST_BYTES).hexdigest()
+        return chain, chain if upto <= self.extent(path, 0) else ""
+
+    def is_complete(self, path: str) -> bool:
+        """Return whether `path` has its footer."""
+        return has_footer(path)
 
     def emit(self, segment: Segment, collector: Collector) -> None:
         """Reread `segment`, verify its digest, and emit its rows."""
@@ -180,6 +198,13 @@ def _text(column: pa.ChunkedArray) -> str:
         return repr(column.cast(kind)[0].as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         return "?"
+
+
+def has_footer(path: str) -> bool:
+    """Return whether `path` is complete; True also if it is no Parquet file at all, which is an error of its own."""
+    size = _size(path)
+    head, tail = read_range(path, 0, len(MAGIC)), read_range(path, max(0, size - len(MAGIC)), len(MAGIC))
+    return not MAGIC.startswith(head) if size < SHORTEST else head != MAGIC or tail == MAGIC
 
 
 def parquet_file(path: str) -> pq.ParquetFile:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from txstorm.errors import SpoutError
 
-VERSION = 1
+BY_NAME, BY_ARRIVAL = 1, 2
+"""Versions of the metadata: files are read in the order of their names, or as they arrive."""
 DIGEST_BYTES = 16
 
 
@@ -76,6 +77,11 @@ class Position:
     open: bool = False
     behind: int = 0
     trail: str = ""
+    done: ClassVar[bool] = False  # the last file may grow
+
+    def resumed(self, offset: int) -> Position:
+        """Return the position at `offset`, after the line end that the last record lacked."""
+        return replace(self, offset=offset, open=False)
 
     def moved(self, file: str, size: int) -> Position:
         """Return the position at the beginning of `file`, which follows the current file of `size` bytes."""
@@ -94,18 +100,24 @@ class Position:
         """Return the position after the batch of `metadata`; the very beginning for None.
 
         Raises:
-            SpoutError: the metadata was written by a newer version.
+            SpoutError: the metadata was written by a newer version, or for files in the order of their arrival.
         """
         if metadata is None:
             return cls()
-        return cls(**checked(metadata)["position"])
+        if checked(metadata)["v"] != BY_NAME:
+            msg = (
+                "file spout: the files of this directory were read as they arrived, which cannot go on in the order "
+                "of names; give order='arrival'"
+            )
+            raise SpoutError(msg)
+        return cls(**metadata["position"])
 
 
 def checked(metadata: Any) -> Any:
     """Return `metadata` if this version of txstorm can read it; raise `SpoutError` if not."""
     version = metadata["v"]
-    if version != VERSION:
-        msg = f"file spout: metadata of format {version!r}, this txstorm knows {VERSION}; run the newer txstorm"
+    if version not in (BY_NAME, BY_ARRIVAL):
+        msg = f"file spout: metadata of format {version!r}, this txstorm knows {BY_ARRIVAL}; run the newer txstorm"
         raise SpoutError(msg)
     return metadata
 
@@ -125,6 +137,7 @@ class Block:
         ends: offsets at which the records end.
         size: offset at which the block ends; the size of the file if the block reaches its end.
         open: whether the last record has no line end.
+        whole: whether the block reaches the end of the file.
         width: bytes per unit of offset.
         raw: function that returns the bytes over which the digest of a range is computed.
     """
@@ -134,6 +147,7 @@ class Block:
     ends: npt.NDArray[np.int64]
     size: int
     open: bool
+    whole: bool
     width: float
     raw: Callable[[int, int], Any]
 
@@ -182,6 +196,11 @@ class Piece:
     def open(self) -> bool:
         """Whether the last record has no line end."""
         return self.block.open and self.last == len(self.block.ends)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it reaches the end of the file."""
+        return self.block.whole and self.last == len(self.block.ends)
 
 
 def segments(pieces: Sequence[Piece], parallelism: int) -> list[Segment]:

@@ -1,30 +1,35 @@
 """The file spout: text, CSV, JSON-lines and Parquet files as transactions that can be replayed exactly.
 
-Metadata of a txid: ``{"v": 1, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}}``. Each
-task emits consecutive segments, so that the rows of all tasks, one task after the other, are in the order of the files.
+Metadata of a txid: ``{"v": 2, "segments": [{"file", "from", "to", "rows", "digest"}, …], "position": {…}, "files":
+[…]}``, with the files that it finishes; in the order of names ``"v": 1`` and no files. Each task emits consecutive
+segments, so that the rows of all tasks, one task after the other, are in the order in which the files are read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from datetime import timedelta
+from glob import has_magic
+from typing import Any
 
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError, SpoutError
+from txstorm.spouts.files.batches import ARRIVAL, NAME, FileCoordinator, FileSource, Format, naming
 from txstorm.spouts.files.csv_records import CsvFormat, csv_header
 from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
-from txstorm.spouts.files.listing import Listing, Paths, absolute, check_named, expand
-from txstorm.spouts.files.parquet import ParquetFormat, parquet_file
-from txstorm.spouts.files.ranges import Block, Piece, Position, Segment, checked, segments, share_of
+from txstorm.spouts.files.listing import Paths, absolute, check_named, expand, listed
+from txstorm.spouts.files.parquet import ParquetFormat, has_footer, parquet_file
+from txstorm.spouts.files.ranges import Segment, checked, share_of
+from txstorm.spouts.files.seen_files import KEPT
 from txstorm.user_code import calling_line
 
 FORMATS = ("text", "csv", "jsonl", "parquet")
@@ -37,29 +42,8 @@ EXTENSIONS = {
     ".pq": "parquet",
 }
 LARGEST_BATCH = 1 << 30
-
-
-class Format(Protocol):
-    """File format: finds record boundaries and emits ranges of records."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the fields emitted."""
-
-    def probe(self, path: str) -> None:
-        """Raise `SpoutError` unless `path` can be read and looks like this format."""
-
-    def block(self, path: str, offset: int) -> Block:
-        """Read one block of records from `offset` on (0: the first record); empty at the end of the file."""
-
-    def resume(self, path: str, offset: int) -> int:
-        """Return the start of the record that follows one without a line end; `offset` while the file has not grown."""
-
-    def extent(self, path: str, size: int) -> int:
-        """Return the offset at the end of the file, which has `size` bytes."""
-
-    def emit(self, segment: Segment, collector: Collector) -> None:
-        """Reread `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
+Listed = Callable[[], Sequence[str]]
+"""Lists the files there now."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +59,7 @@ class _Options:
 
 
 class FileSpout(TransactionalSpout):
-    r"""File spout: reads local files in the order of their names, a bounded number of records per transaction.
+    r"""File spout: reads every local file once, as they arrive, a bounded number of records per transaction.
 
     Example::
 
@@ -84,9 +68,9 @@ class FileSpout(TransactionalSpout):
 
     Each txid records the byte or row ranges it covers, with their digests, so every replay reads the same records, on
     any number of tasks; the boundaries depend only on the files and the settings. A glob is listed again when all known
-    files have been read; new files must sort after them. Text: one tuple per line, without ``\n`` or ``\r\n``, UTF-8;
-    a last line without line end is a record. CSV: RFC 4180, blank lines are skipped. JSON-lines: a missing key is
-    None. Parquet: columns keep their types.
+    files have been read; what was read is kept in a state of the topology. Text: one tuple per line, without ``\n`` or
+    ``\r\n``, UTF-8; a last line without line end is a record. CSV: RFC 4180, blank lines are skipped. JSON-lines: a
+    missing key is None. Parquet: columns keep their types.
 
     Args:
         path: a file, a glob (``**`` too), or a list of them; ``file:///`` allowed; made absolute at once.
@@ -101,6 +85,11 @@ class FileSpout(TransactionalSpout):
         delimiter: csv: one ASCII character.
         errors: ``replace`` turns bytes that are not UTF-8 into U+FFFD instead of failing.
         bounded: whether nothing is ever added, so that the source has ended once all files are read.
+        order: ``arrival``: every new file is read, whatever its name; ``name``: files are read in the order of their
+            names, and new ones must sort after those already read. By default ``name`` for a single path, for bounded
+            sources and in data directories that began so, otherwise ``arrival``.
+        seen_files_age: by how much a new file may be older than the newest one of earlier listings; older ones are
+            passed over, and what is known of such files is forgotten once they have disappeared; None: no limit.
 
     Raises:
         SpoutError: the path is not local.
@@ -120,9 +109,14 @@ class FileSpout(TransactionalSpout):
         delimiter: str = ",",
         errors: str = "strict",
         bounded: bool = False,
+        order: str | None = None,
+        seen_files_age: timedelta | None = None,
     ) -> None:
         self.bounded = bounded
         self.paths = absolute(path)
+        newcomers = not bounded and (len(self.paths) > 1 or has_magic(self.paths[0]))
+        self.kept = KEPT if order == ARRIVAL or (order is None and newcomers) else None
+        self._order, self._age = _checked_order(order), seen_files_age
         self.max_batch_rows = _positive("max_batch_rows", max_batch_rows)
         size = LARGEST_BATCH if max_batch_bytes is None else _positive("max_batch_bytes", max_batch_bytes)
         self.max_batch_bytes = min(size, LARGEST_BATCH)
@@ -132,6 +126,7 @@ class FileSpout(TransactionalSpout):
         _check_options(self._options)
         self._opened: Format | None = None
         self._line = calling_line()
+        _check_age(seen_files_age, keeps=self.kept is not None)
 
     def check(self) -> None:
         """Probe every file before anything is written.
@@ -141,8 +136,9 @@ class FileSpout(TransactionalSpout):
         """
         with self._naming_line():
             chosen = self._format()
-            for name in expand(self.paths):
-                chosen.probe(name)
+            for name in self._files():
+                if self.kept is None or chosen.is_complete(name):
+                    chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields given or those of the first file; raise `SpoutError` if that cannot be read."""
@@ -151,11 +147,15 @@ class FileSpout(TransactionalSpout):
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return the coordinator, which plans the ranges."""
-        return _FileCoordinator(self, self._format(), context)
+        return FileCoordinator(self._source(), self._format(), context)
 
     def emitter(self, context: TaskContext) -> Emitter:
         """Return an emitter, which reads ranges."""
         return _FileEmitter(self.paths, self._format(), context)
+
+    def _source(self) -> FileSource:
+        limits = self.max_batch_rows, self.max_batch_bytes
+        return FileSource(self.paths, *limits, self.bounded, self._order, self.kept is not None, self._age)
 
     @contextmanager
     def _naming_line(self) -> Iterator[None]:
@@ -175,39 +175,48 @@ class FileSpout(TransactionalSpout):
     def _format(self) -> Format:
         # Cached, and shipped with the spout, so that driver and workers agree on the fields.
         if self._opened is None:
-            self._opened = _OPENERS[self._options.format](self._options, self.paths)
+            self._opened = _OPENERS[self._options.format](self._options, self.paths, self._files)
         return self._opened
 
+    def _files(self) -> list[str]:
+        """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
+        there = expand(self.paths)
+        return sorted(there if self.kept is None else listed(self.paths))
 
-def _open_text(options: _Options, paths: tuple[str, ...]) -> Format:
+
+def _open_text(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
     return TextFormat(options.fields or ("line",), options.errors)
 
 
-def _open_csv(options: _Options, paths: tuple[str, ...]) -> Format:
+def _open_csv(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
     columns = options.fields or ()
     if options.header:
-        found = (csv_header(name, options.delimiter)[1] for name in _probed(paths))
+        found = (csv_header(name, options.delimiter)[1] for name in _probed(files()))
         columns = next(filter(None, found), ())
     fields = _chosen(options, columns, paths)
     _chosen(replace(options, fields=tuple(options.types)), columns, paths)
     return CsvFormat(fields, options.errors, columns, options.types, options.delimiter, options.header)
 
 
-def _open_jsonl(options: _Options, paths: tuple[str, ...]) -> Format:
-    fields = options.fields or next(filter(None, (json_fields(name, options.errors) for name in _probed(paths))), ())
+def _open_jsonl(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
+    fields = options.fields or next(filter(None, (json_fields(name, options.errors) for name in _probed(files()))), ())
     return JsonLinesFormat(_chosen(options, fields, paths), options.errors)
 
 
-def _open_parquet(options: _Options, paths: tuple[str, ...]) -> Format:
-    schema = parquet_file(next(iter(expand(paths)))).schema_arrow
+def _open_parquet(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
+    complete = next(filter(has_footer, files()), None)
+    if complete is None:
+        msg = f"file spout: {', '.join(paths)}: no complete Parquet file to take the columns from; finish one first"
+        raise SpoutError(msg)
+    schema = parquet_file(complete).schema_arrow
     return ParquetFormat(_chosen(options, tuple(schema.names), paths), schema)
 
 
 _OPENERS = {"text": _open_text, "csv": _open_csv, "jsonl": _open_jsonl, "parquet": _open_parquet}
 
 
-def _probed(paths: tuple[str, ...]) -> Iterator[str]:
-    for name in expand(paths):
+def _probed(files: Sequence[str]) -> Iterator[str]:
+    for name in files:
         LineFormat(()).probe(name)
         yield name
 
@@ -224,82 +233,6 @@ def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...])
     return columns if options.fields is None else options.fields
 
 
-class _FileCoordinator(SpoutCoordinator):
-    def __init__(self, spout: FileSpout, chosen: Format, context: TaskContext) -> None:
-        self._spout = spout
-        self._format = chosen
-        self._component = context.component
-        self._parallelism = max(1, context.parallelism)
-        self._listing = Listing(spout.paths)
-        self._block: Block | None = None
-        self._planned: tuple[Position, Any] | None = None
-
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
-        with _naming(self._component, txid):
-            metadata = self._plan(Position.after(prev_metadata))
-        return NOT_READY if metadata is None else metadata
-
-    def facts(self, metadata: Any) -> SourceFacts:
-        try:
-            caught_up = self._plan(Position.after(metadata)) is None
-        except SpoutError:  # of the next transaction, which reports it
-            caught_up = False
-        return SourceFacts(caught_up=caught_up, ended=caught_up and self._spout.bounded)
-
-    def latest(self) -> Any:
-        filled = [(name, size) for name, size in expand(self._spout.paths).items() if size]
-        return (filled[-1][0], self._format.extent(*filled[-1])) if filled else ("", 0)
-
-    def reached(self, metadata: Any, mark: Any) -> bool:
-        position = Position.after(metadata)
-        # The remaining bytes may hold no record: a header, blank lines, or the end of a line already read.
-        return (position.file or "", position.offset) >= tuple(mark) or self._plan(position) is None
-
-    def _plan(self, position: Position) -> Any:
-        """Return the metadata of the batch that begins at `position`; None if there is no record."""
-        if self._planned is None or self._planned[0] != position:
-            self._listing.ensure(position)
-            pieces, after = self._collect(position)
-            if not pieces:
-                return None
-            cut = [segment.to_json() for segment in segments(pieces, self._parallelism)]
-            self._planned = position, {"v": 1, "segments": cut, "position": after.to_json()}
-        return self._planned[1]
-
-    def _collect(self, position: Position) -> tuple[list[Piece], Position]:
-        pieces: list[Piece] = []
-        rows, room = self._spout.max_batch_rows, float(self._spout.max_batch_bytes)
-        while rows:
-            position, block, size = self._at(position)
-            if block is None:
-                following = self._listing.following(position, size)
-                if following is None:
-                    break
-                position = following
-                continue
-            piece = block.take(position.offset, rows, room, at_least=0 if pieces else 1)
-            if not piece.rows:
-                break
-            pieces.append(piece)
-            rows, room = rows - piece.rows, room - piece.size
-            position = replace(position, offset=piece.stop, open=piece.open)
-        return pieces, position
-
-    def _at(self, position: Position) -> tuple[Position, Block | None, int]:
-        """Return `position`, moved past a line end added since, the block there (None: no records), and its end."""
-        if position.file is None:
-            return position, None, 0
-        if position.open:
-            offset = self._format.resume(position.file, position.offset)
-            if offset == position.offset:
-                return position, None, offset
-            position = replace(position, offset=offset, open=False)
-        block = self._block
-        if block is None or not block.holds(position.file or "", position.offset):
-            self._block = block = self._format.block(position.file or "", position.offset)
-        return position, block if len(block.ends) else None, block.size
-
-
 class _FileEmitter(Emitter):
     def __init__(self, paths: tuple[str, ...], chosen: Format, context: TaskContext) -> None:
         self._paths = paths
@@ -309,19 +242,10 @@ class _FileEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         planned = [Segment.from_json(one) for one in checked(metadata)["segments"]]
         for segment in share_of(planned, self._context.task, self._context.parallelism):
-            with _naming(self._context.component, attempt.txid):
+            with naming(self._context.component, attempt.txid):
                 check_named(self._paths, segment.file)
                 self._format.emit(segment, collector)
             collector.digest(segment.name, segment.digest)
-
-
-@contextmanager
-def _naming(component: str, txid: int) -> Iterator[None]:
-    try:
-        yield
-    except SpoutError as error:
-        msg = f"spout {component!r}, txid {txid}: {error}"
-        raise SpoutError(msg) from None
 
 
 def _positive(name: str, value: Any) -> int:
@@ -329,6 +253,22 @@ def _positive(name: str, value: Any) -> int:
         msg = f"file spout: {name} is {value!r}, expected an int > 0"
         raise SettingError(msg)
     return value
+
+
+def _checked_order(order: Any) -> str | None:
+    if order not in (None, ARRIVAL, NAME):
+        msg = f"file spout: order is {order!r}, expected {ARRIVAL!r} or {NAME!r}"
+        raise SettingError(msg)
+    return order  # type: ignore[no-any-return]
+
+
+def _check_age(age: Any, *, keeps: bool) -> None:
+    if age is not None and not (isinstance(age, timedelta) and age > timedelta(0)):
+        msg = f"file spout: seen_files_age is {age!r}, expected a timedelta above 0, such as timedelta(days=7)"
+        raise SettingError(msg)
+    if age is not None and not keeps:
+        msg = f"file spout: seen_files_age belongs to files that are read as they arrive; give order={ARRIVAL!r}"
+        raise SettingError(msg)
 
 
 def _by_extension(paths: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.api.composite import kept_states
 from txstorm.api.external import OUTLET_METHODS, Outlet
 from txstorm.api.names import field_fault, name_fault, stream_fault
 from txstorm.api.state import (
@@ -114,8 +115,11 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
         for outlet in one.outlets:
             yield from _sink_faults(one.id, outlet)
             yield from _writer_faults(one.id, outlet)
+    states = [(one.id, state.name) for one in components for state in one.states]
     maps = [(one.id, state.name) for one in components for state in one.maps]
-    yield from _clashes("state", [*((one.id, state.name) for one in components for state in one.states), *maps])
+    spouts = (one for one in components if one.kind == "spout" and isinstance(one.id, str))
+    kept = [(one.id, state.name) for one in spouts for state, _ in kept_states(one.object).values()]
+    yield from _clashes("state", [*states, *maps, *kept])
     outlets = [(one.id, outlet.name) for one in components for outlet in one.outlets]
     yield from _shared_writers(components)
     yield from _clashes("sink", [*((one.id, sink.name) for one in components for sink in one.sinks), *outlets])

@@ -25,11 +25,11 @@ def append(path, text: str) -> None:
 def bench(tmp_path):
     write(tmp_path / "b.txt", "1\n2\n3\n")
     write(tmp_path / "d.txt", "4\n5\n")
-    return Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=3))
+    return Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=3, order="name"))
 
 
 def restarted(bench: Bench, upto: int) -> Bench:
-    again = Bench(FileSpout(bench.spout.paths, max_batch_rows=3))
+    again = Bench(FileSpout(bench.spout.paths, max_batch_rows=3, order="name"))
     again.documents = {txid: document for txid, document in bench.documents.items() if txid <= upto}
     return again
 
