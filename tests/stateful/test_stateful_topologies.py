@@ -55,7 +55,19 @@ class SilentProvider(KeptProvider):
         return state
 
 
-KEPT, SILENT = ({"state_provider": f"{KeptProvider.__module__}:{name}"} for name in ("KeptProvider", "SilentProvider"))
+class TakesNone(KeptProvider):
+    """The same memory, with states that store None, as a text."""
+
+    def new_state(self, namespace, conf, context):
+        state = super().new_state(namespace, conf, context)
+        put = state.put
+        state.put = lambda key, value: put(key, "none" if value is None else value)
+        return state
+
+
+KEPT, SILENT, NONE = (
+    {"state_provider": f"{KeptProvider.__module__}:{name}"} for name in ("KeptProvider", "SilentProvider", "TakesNone")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +267,8 @@ class Fails(Hooked):
     def execute(self, tuple):
         super().execute(tuple)
         self.words.append(tuple["word"])
+        if self.at == (5, 0):
+            self.counts.put("nothing", None)
 
     def pre_prepare(self, txid):
         super().pre_prepare(txid)
@@ -273,12 +287,13 @@ def test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state(where,
     """The state of the task is prepared all the same, and its hook called, so that a start finds it."""
     bolt, lines = Fails(), [*LINES[:4], " ".join(counted(LINES))]
     bolt.where, type(bolt).shared = where, shared
-    with TopologyTestDriver(net(bolt, lines=lines, on_error="dead_letter", **KEPT)) as driver:
+    with TopologyTestDriver(net(bolt, lines=lines, on_error="dead_letter", **NONE)) as driver:
         driver.commit(5)
         left_out = [json.loads(row["record"])["word"] for row in DeadLettersView(driver.data_dir).to_pylist()]
         name = "count" if shared else "count-{}"
         states = [KeptProvider.kept.new_state(name.format(task), {}, None) for task in range(1 if shared else 2)]
         found = {word: n for state in states for word, n in state}
+        assert found.pop("nothing", None if where != "words" else "none") == "none"
         assert left_out
         assert Counter(found) + Counter(left_out) == Counter(counted(lines))
         assert all(state.last_committed() == 5 for state in states)

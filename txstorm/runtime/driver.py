@@ -100,12 +100,7 @@ class Driver:
         self._ends = ends or PhaseEnds(self.processed, self._commit_group, lambda dead: None)
         self._committing = 0
         self._upkeep = Upkeep(
-            session.store.upkeep,
-            self._commits.in_turn,
-            self._loop.put,
-            self._fail,
-            session.lanes,
-            session.retention,
+            session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
         self.control = Control(

@@ -1,4 +1,7 @@
-"""Line-based formats of the file spout, text and JSON-lines, and their base, which CSV shares; ranges are in bytes."""
+"""Line-based formats of the file spout, text and JSON-lines, and their base, which CSV shares; ranges are in bytes.
+
+It is one module, as all of them find their records, name their places and refuse the invalid ones in one way.
+"""
 
 from __future__ import annotations
 
