@@ -51,10 +51,10 @@ Row = tuple[Any, ...]
 
 
 class _Queued(NamedTuple):
-    """A file to read, from `seen` on if it was read before; `newest`: see `ArrivalPosition`, None unless it is last."""
+    """A file to read, perhaps `again`; `newest`: see `ArrivalPosition`, None unless it is the last of a listing."""
 
     file: str
-    seen: SeenFile | None
+    again: bool
     newest: int | None
 
 
@@ -174,10 +174,18 @@ class Arrivals:
         begun = ArrivalPosition(
             following.file, done=False, number=position.number + 1, newest=newest, finished=position.finished
         )
-        if (seen := following.seen) is None or not seen.read:
+        seen = self._seen_at(position, following)
+        if seen is None or not seen.read:
             return begun
         chain, digest = self._format.trail(following.file, "", 0, seen.read)
         return replace(begun, offset=seen.read, open=seen.open, chain=chain, digest=digest, digested=seen.read)
+
+    def _seen_at(self, position: ArrivalPosition, queued: _Queued) -> SeenFile | None:
+        """Return up to where a queued file was read before `position`; since then, plans may have been made anew."""
+        finished = reversed(position.finished) if queued.again else ()
+        within = next((seen for name, seen in finished if name == queued.file), None)
+        row = self._seen.get(key_of(queued.file))
+        return within or (None if row is None else SeenFile(*row))
 
     def metadata(self, cut: Sequence[Segment], position: ArrivalPosition) -> dict[str, Any]:
         """Return the metadata of a batch with these segments, after which reading goes on at `position`."""
@@ -262,7 +270,7 @@ class Arrivals:
             elif not self._format.is_complete(name):
                 waiting.append(name)
             elif seen is None or self._is_longer(name, status, seen):
-                fresh.append((name, seen))
+                fresh.append((name, seen is not None))
                 self._looked[name] = status
         self._queue_up(position.number, sorted(fresh), now)
         self._tell(late, sorted(waiting))
@@ -274,14 +282,12 @@ class Arrivals:
         self._listings += 1
         return now
 
-    def _queue_up(
-        self, number: int, fresh: Sequence[tuple[str, SeenFile | None]], now: Mapping[str, FileStatus]
-    ) -> None:
+    def _queue_up(self, number: int, fresh: Sequence[tuple[str, bool]], now: Mapping[str, FileStatus]) -> None:
         """Queue the files `fresh` of the listing `now`, after the file with this number."""
         if not self._queue:
             self._base = number
         last, newest = len(fresh) - 1, max(modified for _, modified in now.values()) if fresh else None
-        self._queue += [_Queued(name, seen, newest if i == last else None) for i, (name, seen) in enumerate(fresh)]
+        self._queue += [_Queued(name, again, newest if i == last else None) for i, (name, again) in enumerate(fresh)]
 
     def _is_longer(self, name: str, status: FileStatus, seen: SeenFile) -> bool:
         """Return whether a file that was read has more to read; raise `SpoutError` if it has changed otherwise."""

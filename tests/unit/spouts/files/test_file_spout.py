@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import random
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -404,6 +404,10 @@ def test_bad_paths(arguments, error, message):
         ({"fields": []}, "fields is empty"),
         ({"errors": "ignore"}, "errors 'ignore'"),
         ({"format": "csv", "delimiter": ";;"}, "delimiter ';;'"),
+        ({"order": "time"}, "order is 'time', expected 'arrival' or 'name'"),
+        ({"seen_files_age": 7}, "seen_files_age is 7, expected a timedelta above 0"),
+        ({"order": "name", "seen_files_age": timedelta(1)}, "seen_files_age belongs to files that are read as they"),
+        ({"bounded": True, "seen_files_age": timedelta(1)}, "seen_files_age belongs to files that are read as they"),
     ],
 )
 def test_bad_options(options, message):
