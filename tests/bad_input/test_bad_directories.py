@@ -84,7 +84,7 @@ def newer_metadata(data_dir):
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ((name, kept),) = ledger.scan("coordinator/meta").items()
         value = json.loads(kept.value)["value"]
-        value["document"]["meta"]["v"] = 2
+        value["document"]["meta"]["v"] = 3
         ledger.commit([Put(f"coordinator/meta/{name}", encode_value(None, value))])
 
 
@@ -281,7 +281,7 @@ def test_metadata_of_a_newer_spout(tmp_path):
     data_dir = run_words(tmp_path)
     newer_metadata(data_dir)
     write_words(tmp_path / "words.txt", ["a", "b", "a", "c", "new"])
-    says = Says(SpoutError, "file spout", "metadata of format 2, this txstorm knows 1", "run the newer txstorm")
+    says = Says(SpoutError, "file spout", "metadata of format 3, this txstorm knows 2", "run the newer txstorm")
     with refused(says):
         go(topology(tmp_path / "words.txt"), data_dir)
     assert read_sink(data_dir, "lines").num_rows == 4

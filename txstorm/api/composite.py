@@ -83,7 +83,7 @@ def kept_states(spout: object) -> dict[str, tuple[KeyedState, Kept]]:
     As positions do, the name of the state depends on the name of the source, and not on the spout's id.
     """
     sources = spout.sources if isinstance(spout, CompositeSpout) else {"": spout}
-    found = {name: kept for name, source in sources.items() if (kept := getattr(source, "kept", None)) is not None}
+    found = {name: kept for name, source in sources.items() if (kept := getattr(source, "kept_rows", None)) is not None}
     return {name: (_kept_state(name or "spout", kept), kept) for name, kept in found.items()}
 
 

@@ -162,11 +162,11 @@ class TransactionalSpout(Component):
 
     Attributes:
         opaque: True if an undecided batch may be planned again, with other content, after a failure or restart.
-        kept: rows that the spout keeps in a state of the topology; None: it keeps none.
+        kept_rows: rows that the spout keeps in a state of the topology; None: it keeps none.
     """
 
     opaque: ClassVar[bool] = False
-    kept: Kept | None = None
+    kept_rows: Kept | None = None
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
         "getCoordinator": "coordinator",

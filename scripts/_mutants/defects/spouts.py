@@ -130,8 +130,8 @@ MUTANTS = (
     Mutant(
         "records_beside_a_bad_one_are_swapped",
         "LineFormat._emit_good",
-        "waiting += [(middle, last), (first, middle)]",
-        "waiting += [(first, middle), (middle, last)]",
+        "reversed(list(pairwise(cuts)))",
+        "list(pairwise(cuts))",
         "tests/unit/spouts/files/test_file_spout.py",
     ),
     Mutant(

@@ -70,8 +70,8 @@ MUTANTS = (
     Mutant(
         "lateness_by_the_watermark_of_the_batch",
         "WindowCommitter._rows",
-        "late(times, passed, plan.form)",
-        "late(times, self._advanced(Progress(passed)).watermark, plan.form)",
+        "late(chunk.times, passed, plan.form)",
+        "late(chunk.times, self._advanced(Progress(passed)).watermark, plan.form)",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
@@ -133,8 +133,8 @@ if fired:
     Mutant(
         "a_tuple_at_the_watermark_is_on_time",
         "late",
-        "next_end >= watermark + form.span",
-        "next_end > watermark + form.span",
+        "next_end >= form.held(watermark) + form.span",
+        "next_end > form.held(watermark) + form.span",
         "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
@@ -368,8 +368,8 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "tuples_of_a_stamp_fall_behind_an_end_that_has_fired",
         "WindowPlan.stamped",
-        "max(stamp, watermark // self.form.step * self.form.step + 1)",
-        "stamp",
+        "max(held, watermark // self.form.step * self.form.step + 1)",
+        "held",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(

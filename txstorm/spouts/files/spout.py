@@ -115,7 +115,7 @@ class FileSpout(TransactionalSpout):
         self.bounded = bounded
         self.paths = absolute(path)
         newcomers = not bounded and (len(self.paths) > 1 or has_magic(self.paths[0]))
-        self.kept = KEPT if order == ARRIVAL or (order is None and newcomers) else None
+        self.kept_rows = KEPT if order == ARRIVAL or (order is None and newcomers) else None
         self._order, self._age = _checked_order(order), seen_files_age
         self.max_batch_rows = _positive("max_batch_rows", max_batch_rows)
         size = LARGEST_BATCH if max_batch_bytes is None else _positive("max_batch_bytes", max_batch_bytes)
@@ -126,7 +126,7 @@ class FileSpout(TransactionalSpout):
         _check_options(self._options)
         self._opened: Format | None = None
         self._line = calling_line()
-        _check_age(seen_files_age, keeps=self.kept is not None)
+        _check_age(seen_files_age, keeps=self.kept_rows is not None)
 
     def check(self) -> None:
         """Probe every file before anything is written.
@@ -137,7 +137,7 @@ class FileSpout(TransactionalSpout):
         with self._naming_line():
             chosen = self._format()
             for name in self._files():
-                if self.kept is None or chosen.is_complete(name):
+                if self.kept_rows is None or chosen.is_complete(name):
                     chosen.probe(name)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -155,7 +155,7 @@ class FileSpout(TransactionalSpout):
 
     def _source(self) -> FileSource:
         limits = self.max_batch_rows, self.max_batch_bytes
-        return FileSource(self.paths, *limits, self.bounded, self._order, self.kept is not None, self._age)
+        return FileSource(self.paths, *limits, self.bounded, self._order, self.kept_rows is not None, self._age)
 
     @contextmanager
     def _naming_line(self) -> Iterator[None]:
@@ -181,7 +181,7 @@ class FileSpout(TransactionalSpout):
     def _files(self) -> list[str]:
         """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
         there = expand(self.paths)
-        return sorted(there if self.kept is None else listed(self.paths))
+        return sorted(there if self.kept_rows is None else listed(self.paths))
 
 
 def _open_text(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:

@@ -267,7 +267,7 @@ class Refusals(Recorder):
 
 
 def test_records_beside_a_bad_one_keep_their_order(tmp_path):
-    bench, recorder = Bench(spout_of(tmp_path, "n\n1\n2\nx\n4\n5\n", "a.csv", types={"n": int})), Refusals()
+    bench, recorder = Bench(spout_of(tmp_path, 'n\n1\n"2"\nx\n4\n5\n', "a.csv", types={"n": int})), Refusals()
     bench.plan(1)
     bench.emit(1, wrap=lambda _: recorder)
     assert recorder.rows == [("refused", "x"), (1,), (2,), (4,), (5,)]
