@@ -75,7 +75,7 @@ class Bench:
         """Load what the spout keeps, with the transactions up to `committed` as committed; none is removed."""
         rows: dict[Any, Any] = {}
         for txid, document in sorted(self.documents.items()):
-            rows.update(self.spout.kept.rows(document["meta"]) if txid <= committed else {})
+            rows.update(self.spout.kept_rows.rows(document["meta"]) if txid <= committed else {})
         listed = [{"file": name, **row} for name, row in rows.items() if row is not None]
         planned = {txid: document for txid, document in self.documents.items() if txid >= committed}
         self.planner.load_kept(lambda source: pa.Table.from_pylist(listed) if listed else None, lambda: planned)
