@@ -320,13 +320,18 @@ class World(SimulatedWorld[Process]):
             return  # a decided group is not published again and again by a run that is to stop
         if isinstance(error, StateError) and self._misfits(process):
             return  # code that was rolled back, or of a stand-by, is not that of the tables
-        if isinstance(error, KilledError) and (status := self.status()) is not None and status["mode"] == "killed":
+        if isinstance(error, KilledError) and self._is_killed():
             return
         if isinstance(error, FencedError) and not process.opened:
             (epoch, rewinds), (before, earlier) = self.fences(), process.before
             leads = leads and rewinds == earlier and (process.books.epoch > 0 or epoch == before)
         if not isinstance(error, TxstormError) or (leads and not process.struck and not process.lied_to):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
+
+    def _is_killed(self) -> bool:
+        """Whether the topology was killed, perhaps by a command for a run before the one that is told so."""
+        status = self.status()
+        return status is not None and status["mode"] == "killed"
 
     def _misfits(self, process: Process) -> bool:
         """Whether the code of `process` has a table that was dropped, or lacks a recorded one that it may not drop."""
@@ -377,9 +382,13 @@ class World(SimulatedWorld[Process]):
             self.ended(process, "has ended")
         process = leader or self.start()
         self._goes_on(process)
-        if process not in self.processes and process is leader and (process.struck or process.lied_to or process.stops):
-            process = self.start()  # a fault before the world healed has ended it only now
-            self._goes_on(process)
+        for _ in range(
+            2
+        ):  # what happened before the world healed may end it only now; so may a kill, meant for another
+            hit = process is leader and (process.struck or process.lied_to or process.stops)
+            if process not in self.processes and (hit or self._is_killed()):
+                process = self.start()
+                self._goes_on(process)
         if process not in self.processes:
             raise Violation(7, f"{process} makes no progress though nothing fails")
         if not process.is_done():
