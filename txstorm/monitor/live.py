@@ -19,7 +19,7 @@ COLUMNS = ("txid", "phase", "tuples", "process", *STEPS, "pack", "group")
 COMMITTED_ROWS = 8
 ACTIVE_ROWS = 4
 WINDOW_ROWS = 6
-WINDOW = 5.0
+WINDOW = 10.0
 FAILURE_LENGTH = 300
 
 
@@ -31,7 +31,7 @@ class Moment:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
         seconds: time since the run began, in seconds.
-        rate: input rows per second over the last few seconds.
+        rate: input rows per second over the last `WINDOW` seconds.
     """
 
     topology: str
@@ -130,9 +130,14 @@ def _totals(moment: Moment) -> str:
     letters = f", {counted(now.dead_letters, 'dead letter')}" if now.dead_letters else ""
     return (
         f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {counted(now.txids, 'txid')} with "
-        f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s, "
+        f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s "
+        f"in the last {WINDOW:.0f} s, {_average(moment):,.0f} on average, "
         f"{counted(now.tuples, 'tuple')} in all, {counted(now.replays, 'replay')}{letters}"
     )
+
+
+def _average(moment: Moment) -> float:
+    return moment.snapshot.rows / moment.seconds if moment.seconds else 0.0
 
 
 def _windows(now: Snapshot) -> list[str]:

@@ -116,7 +116,7 @@ class Snapshot:
         txids, tuples, rows, replays, dead_letters: totals of this run; rows counts the tuples of the spout, tuples
             those of spout and bolts.
         blocked: the reason why a decided group cannot be published; None if none is blocked.
-        last_failure: the last failure, with its attempt.
+        last_failure: the last failure, with its attempt, until its txid is committed.
         failures: (txid, number of failures, last cause) of txids not yet committed, in all runs.
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
@@ -257,7 +257,7 @@ class Monitor:
         self._totals = _Totals()
         self._state: State | None = None
         self._blocked: str | None = None
-        self._last_failure: str | None = None
+        self._last_failure: tuple[int, str] | None = None
         self._failures: dict[int, tuple[int, str]] = {}
 
     # -- reports of the driver ----------------------------------------------------------------------------------
@@ -271,11 +271,11 @@ class Monitor:
         self._failures = dict(failures)
         if failures:
             txid = min(failures)
-            self._last_failure = f"txid {txid}: {failures[txid][1]}"
+            self._last_failure = txid, f"txid {txid}: {failures[txid][1]}"
 
     def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
         """Record a failed attempt; `count` is the number of failures of its txid."""
-        self._last_failure = f"{attempt}: {cause}"
+        self._last_failure = attempt.txid, f"{attempt}: {cause}"
         with self._lock:
             self._failures[attempt.txid] = (count, cause)
 
@@ -302,6 +302,8 @@ class Monitor:
             self._totals.dead_letters += sum(progress.dead_letters for progress in done)
             for progress in done:
                 self._failures.pop(progress.txid, None)
+            if self._last_failure is not None and done and self._last_failure[0] <= done[-1].txid:
+                self._last_failure = None
         for progress in done:
             self._listeners.put(progress)
 
@@ -322,7 +324,7 @@ class Monitor:
 
     def snapshot(self) -> Snapshot:
         """Return the current progress of the run."""
-        state, totals = self._state, self._totals
+        state, totals, failure = self._state, self._totals, self._last_failure
         active = {} if state is None else state.active
         with self._lock:
             failures = tuple((txid, *failure) for txid, failure in sorted(self._failures.items()))
@@ -334,7 +336,7 @@ class Monitor:
             tuples=totals.tuples,
             replays=totals.replays,
             blocked=self._blocked,
-            last_failure=self._last_failure,
+            last_failure=None if failure is None else failure[1],
             dead_letters=totals.dead_letters,
             failures=failures,
             rows=totals.rows,

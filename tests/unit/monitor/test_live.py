@@ -53,7 +53,7 @@ def test_blocked_and_the_last_failure_are_shown_everywhere():
 def test_the_line_and_the_table_have_totals_and_columns():
     assert line(moment()) == (
         "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids with 20,000 input rows in 10.0 s, "
-        "2,468 rows/s, 24,680 tuples in all, 2 replays"
+        "2,468 rows/s in the last 10 s, 2,000 on average, 24,680 tuples in all, 2 replays"
     )
     text = drawn(moment())
     assert text.startswith("words on spark, running: committed txid 20")

@@ -51,6 +51,9 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     assert snapshot.committed == 4
     assert snapshot.in_flight == ((5, 50, "processing"), (6, 60, "processed"))
     assert (snapshot.replays, snapshot.last_failure, snapshot.blocked) == (1, "6:55: why", None)
+    for txid, shown in ((5, "6:55: why"), (6, None)):  # until what failed is committed
+        monitor.committed([progress(txid)])
+        assert monitor.snapshot().last_failure == shown
     for cause in ("state counts: permission denied", None):
         monitor.blocked(cause)
         assert monitor.snapshot().blocked == cause
