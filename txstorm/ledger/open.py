@@ -234,8 +234,9 @@ def local_directory(data_dir: str | Path) -> Path:
         return Path(text)
     shown = masked_url(text)
     msg = (
-        f"data directory {shown!r}: expected a directory on a local disk, got scheme {scheme[1]!r}; "
-        "the SQLite ledger works only beside tables on the same local file system"
+        f"data directory {shown!r}: expected a path, got scheme {scheme[1]!r}; tables are written to a directory that "
+        "the driver and all workers reach under one path: on a local disk, or on one that is mounted (on Databricks "
+        "/Volumes/… or /dbfs/…) with --ledger zookeeper:… or delta:…; an object store can hold the ledger only"
     )
     raise InputError(msg)
 

@@ -18,6 +18,7 @@ from txstorm.errors import SpoutError
 from txstorm.spouts.files.ranges import BY_NAME, Piece, Position, Segment, extend_trail
 
 _MAGIC = re.compile(r"[*?[]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -39,12 +40,15 @@ def _local(path: str) -> str:
         msg = f"file spout: {path!r} is not a path; name a file or a glob"
         raise SpoutError(msg)
     parts = urlsplit(path)
-    if "://" not in path:
+    if not _SCHEME.match(path):
         return os.path.abspath(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        msg = f"file spout: {path!r} is not local; only local paths and file:///... can be read: copy it here first"
+        msg = (
+            f"file spout: {path!r} is not local; local paths, those of mounted storage (on Databricks /Volumes/… or "
+            "/dbfs/…) and file:///… can be read: mount it, or copy it here first"
+        )
         raise SpoutError(msg)
-    return os.path.abspath(unquote(path[len("file://") + len(parts.netloc) :]))
+    return os.path.abspath(unquote(re.sub("^file:(//(localhost)?)?", "", path, flags=re.IGNORECASE)))
 
 
 def expand(paths: Iterable[str]) -> dict[str, int]:

@@ -378,6 +378,7 @@ def test_changed_parquet_is_rejected(tmp_path):
     [
         (("s3://bucket/a.txt",), SpoutError, "'s3://bucket/a.txt' is not local"),
         (("file://host/a.txt",), SpoutError, "is not local"),
+        (("dbfs:/a.txt",), SpoutError, r"'dbfs:/a.txt' is not local.*on Databricks /Volumes/"),
         (("",), SpoutError, "is not a path"),
         (("a\0b",), SpoutError, "is not a path"),
         (([],), SpoutError, "no path given"),
