@@ -144,7 +144,7 @@ class _FeedEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         # Receivers get what one task has emitted after the other: all tuples, in the order in which they were fed.
         rows, task, tasks = self._context.payload, self._context.task, self._context.parallelism
-        first = len(rows) * task // tasks
+        first, stop = (-(-len(rows) * one // tasks) for one in (task, task + 1))
         collector.origin(lambda row: {"feed": metadata["feed"], "row": first + row})
-        for row in rows[first : len(rows) * (task + 1) // tasks]:
+        for row in rows[first:stop]:
             collector.emit(*row)
