@@ -258,7 +258,7 @@ def test_click_stream(closed: str, finished: Callable[..., RunHandle]):
 
 @pytest.mark.spark
 def test_windows_of_the_click_stream_equal_those_of_spark(spark: Any):
-    """What is expected of the job with windows that are closed on the left is what Spark's `window` finds."""
+    """The expected rows of the windows closed on the left are those of Spark's `window`."""
     from pyspark.sql import functions as of
 
     late = [one["id"] for one in clicks.clicks() if one["late"]]

@@ -329,7 +329,7 @@ class World(SimulatedWorld[Process]):
             raise Violation(7, f"{process} leads and its {what} ends with {type(error).__name__}: {error}") from error
 
     def _is_killed(self) -> bool:
-        """Whether the topology was killed, perhaps by a command for a run before the one that is told so."""
+        """Return whether the topology was killed; the command may have been meant for an earlier run."""
         status = self.status()
         return status is not None and status["mode"] == "killed"
 
