@@ -54,7 +54,10 @@ def test_five_errors_are_one_message_and_nothing_is_started(tmp_path: Path):
     assert done.returncode == 2
     assert lines[0] == "error: five.toml: 5 errors"
     places = ["name", "variant", "left.key", "right.lag", "join.before"]
-    assert [line.split(":")[0].strip() for line in lines[1:]] == places
+    assert [line.split(": ")[1] for line in lines[1:]] == places
+    text = FIVE.splitlines()
+    named = [text[int(line.split(": ")[0].removeprefix("  line ")) - 1] for line in lines[1:]]
+    assert [line.split(" ")[0] for line in named] == ["name", "variant", "key", "lag", "[join]"]
     assert [one.name for one in tmp_path.iterdir()] == ["five.toml"]
     as_json = run("--config", "five.toml", "--json", cwd=tmp_path)
     document = json.loads(as_json.stdout.splitlines()[-1])["error"]

@@ -58,7 +58,8 @@ def faults(tmp_path: Path, **parts: Any) -> list[str]:
     first, *lines = str(caught.value).splitlines()
     number = len(lines)
     assert first == f"{tmp_path / 'clicks.toml'}: {number} error{'s' * (number != 1)}"
-    return [line.strip() for line in lines]
+    named = [re.fullmatch(r"  line \d+: (.*)", line) for line in lines]
+    return [one[1] if one else line.strip() for one, line in zip(named, lines, strict=True)]
 
 
 def test_the_example_is_valid_and_shows_every_option():
@@ -101,7 +102,7 @@ def test_values(tmp_path: Path):
     assert config.left.lag == timedelta(seconds=1.5)
     assert config.left.start == datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert config.join.after == timedelta(milliseconds=250)
-    assert config.right.side("right").key == ("view",)
+    assert config.right.side("right").made().key == ("view",)
     assert config.settings == {"max_spout_pending": 4}
 
 
@@ -225,8 +226,8 @@ def test_faults_of_one_option_do_not_hide_each_other(tmp_path: Path):
 
 def test_faults_of_a_store(tmp_path: Path):
     assert faults(tmp_path, top='variant = "redis"') == [
-        "right: id is missing: a store tells repeated rows from new ones by it",
         "store: missing: variant = 'redis' needs a section [store] with url and retain",
+        "right: id is missing: a store tells repeated rows from new ones by it",
     ]
     wrong = faults(
         tmp_path,

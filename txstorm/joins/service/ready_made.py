@@ -11,20 +11,17 @@ import pyarrow as pa
 
 from txstorm.api.bolt import BasicBolt
 from txstorm.api.composite import CompositeSpout
-from txstorm.api.join_store import JoinStore
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.joins.delay.feed import StoreFeed
 from txstorm.joins.delay.store_join import StoreJoin
 from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.interval.interval_join import IntervalJoin
-from txstorm.joins.service.configuration import PARTITION, JoinService, SideConfig
+from txstorm.joins.service.configuration import PARTITION, JoinService, SideConfig, StorePart
 from txstorm.sinks.delta import DeltaSink
 from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout
-from txstorm.topology.builder import TransactionalTopologyBuilder
-from txstorm.topology.graph import Topology
+from txstorm.topology.program import Call, ComponentCall, Program, Subscription
 from txstorm.typed import converted
-from txstorm.windows.rules.forms import Duration
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -50,56 +47,54 @@ class ReadyMadeJoin:
 
     def __init__(self, config: JoinService) -> None:
         self._config = config
-        self._builder = TransactionalTopologyBuilder(
-            config.name,
-            "topics",
-            CompositeSpout({"left": self._spout(config.left), "right": self._spout(config.right)}),
-            config.parallelism,
-        )
+        sources = {"left": self._spout(config.left), "right": self._spout(config.right)}
+        spout = ComponentCall("topics", Call(CompositeSpout, sources), config.parallelism)
+        self._program = Program(config.name, spout, settings=config.settings)
 
-    def topology(self) -> Topology:
-        """Build the topology."""
-        config, builder = self._config, self._builder
-        builder.set_settings(config.settings)
+    def program(self) -> Program:
+        """Return the calls that build the topology."""
+        config = self._config
         parsed = "left" if config.store is None else "parsed"
         for component, source, side in ((parsed, "left", config.left), ("right", "right", config.right)):
-            parse = JsonFields(side.types)
-            builder.set_bolt(component, parse, config.parallelism).local_or_shuffle_grouping("topics", source)
+            self._bolt(component, Call(JsonFields, side.types), ("local_or_shuffle_grouping", "topics", source))
         if config.store is None:
             self._join_in_state()
         else:
-            store = config.store.opened(config.variant, config.name)
-            self._join_over(store, config.store.batch_size, Duration(config.store.retain))
+            self._join_over(config.store.call(config.variant, config.name), config.store)
         self._keep_results()
-        return builder.build_topology()
+        return self._program
 
-    def _spout(self, side: SideConfig) -> OpaqueTransactionalKafkaSpout:
-        return OpaqueTransactionalKafkaSpout(
+    def _bolt(self, component: str, call: Call, *inputs: tuple[Any, ...], tasks: int | None = None) -> None:
+        """Add a bolt; each input is the method that declares it, and the arguments of that."""
+        subscriptions = tuple(Subscription(method, tuple(arguments)) for method, *arguments in inputs)
+        self._program.bolts.append(ComponentCall(component, call, tasks or self._config.parallelism, subscriptions))
+
+    def _spout(self, side: SideConfig) -> Call:
+        return Call(
+            OpaqueTransactionalKafkaSpout,
             side.topic,
             self._config.servers,
             start=side.start,
             max_batch_rows=side.max_batch_rows,
             max_batch_bytes=side.max_batch_bytes,
             fields=["value", PARTITION],
-            settings=self._config.kafka,
+            settings=self._config.kafka or None,
         )
 
     def _join_in_state(self) -> None:
-        left, right, tasks = self._config.left, self._config.right, self._config.parallelism
-        join = IntervalJoin(left.side("left"), right.side("right"), **self._rules())
-        declarer = self._builder.set_bolt("join", join, tasks).fields_grouping("left", left.key)
-        declarer.fields_grouping("right", right.key)
+        left, right = self._config.left, self._config.right
+        join = Call(IntervalJoin, left.side("left"), right.side("right"), **self._rules())
+        self._bolt("join", join, ("fields_grouping", "left", left.key), ("fields_grouping", "right", right.key))
 
-    def _join_over(self, store: JoinStore, size: int, retain: Duration) -> None:
-        left, right, tasks = self._config.left, self._config.right, self._config.parallelism
+    def _join_over(self, store: Call, part: StorePart) -> None:
+        left, right = self._config.left, self._config.right
         rules = self._rules()
-        feed = StoreFeed(right.side("right"), store, retain=retain, batch_size=size)
-        self._builder.set_bolt("feed", feed, tasks).fields_grouping("right", right.key)
-        sync = DataDelaySync(left.side("parsed"), after=rules["after"])
-        declarer = self._builder.set_bolt("left", sync, tasks).fields_grouping("parsed", left.key)
-        declarer.all_grouping("feed", "position")
-        join = StoreJoin(left.side("left"), store, **rules, batch_size=size)
-        self._builder.set_bolt("join", join, tasks).fields_grouping("left", left.key)
+        feed = Call(StoreFeed, right.side("right"), store, retain=part.retain, batch_size=part.batch_size)
+        self._bolt("feed", feed, ("fields_grouping", "right", right.key))
+        sync = Call(DataDelaySync, left.side("parsed"), after=rules["after"])
+        self._bolt("left", sync, ("fields_grouping", "parsed", left.key), ("all_grouping", "feed", "position"))
+        join = Call(StoreJoin, left.side("left"), store, **rules, batch_size=part.batch_size)
+        self._bolt("join", join, ("fields_grouping", "left", left.key))
 
     def _rules(self) -> dict[str, Any]:
         join = self._config.join
@@ -116,15 +111,18 @@ class ReadyMadeJoin:
         ]
         for stream, component, name, columns in results:
             if name is not None:
-                self._builder.set_bolt(component, self._sink(component, name, columns)).global_grouping("join", stream)
+                self._bolt(
+                    component, self._sink(component, name, columns), ("global_grouping", "join", stream), tasks=1
+                )
 
-    def _sink(self, component: str, name: str, columns: Mapping[str, type]) -> Any:
+    def _sink(self, component: str, name: str, columns: Mapping[str, type]) -> Call:
         if self._config.sink.type == "delta":
-            return DeltaSink(name, columns)
+            return Call(DeltaSink, name, columns)
         from txstorm.sinks.kafka import KafkaSink
 
         key = self._config.sink.key if component == "results" else None
-        return KafkaSink(component, name, self._config.servers, key=key, settings=self._config.kafka)
+        settings = self._config.kafka or None
+        return Call(KafkaSink, component, name, self._config.servers, key=key, settings=settings)
 
 
 class JsonFields(BasicBolt):
