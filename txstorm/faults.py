@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,7 +160,8 @@ def _act(action: str, name: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if action == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread, which then takes the signal at once; one to the process may wait for another thread.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return
     if action == "hang":
         time.sleep(3600)
