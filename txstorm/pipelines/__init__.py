@@ -1,0 +1,9 @@
+"""Pipelines without code: topologies that a TOML file describes, of ready-made sources, steps and sinks.
+
+May import: joins, windows, bolts, sinks, spouts, clients, topology, api, typed.
+Start: pipeline.py (a file and its topology), parts.py (what a part may be).
+"""
+
+from txstorm.pipelines.pipeline import Pipeline
+
+__all__ = ["Pipeline"]
