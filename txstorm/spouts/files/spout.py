@@ -185,8 +185,12 @@ class FileSpout(TransactionalSpout):
         return self._opened
 
     def _files(self) -> list[str]:
-        """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
-        there = expand(self.paths)
+        """Return the files there now; raise `SpoutError` if a path is missing or a directory, or there are none.
+
+        A landing zone may be empty if the fields are declared.
+        """
+        declared = bool(self._options.fields or self._options.types)
+        there = expand(self.paths, waiting=declared and self.kept_rows is not None)
         return sorted(there if self.kept_rows is None else listed(self.paths))
 
 
@@ -233,7 +237,8 @@ def _probed(files: Sequence[str]) -> Iterator[str]:
 def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the requested fields, which must be among `columns`; all columns if none were requested."""
     if not columns:
-        msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first"
+        msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first, or "
+        msg += "declare them: types= of JSON-lines, header=False and fields= of CSV"
         raise SpoutError(msg)
     missing = [name for name in options.fields or () if name not in columns]
     if missing:
