@@ -102,6 +102,21 @@ class Misfit(ValueError):
         return self
 
 
+class Misfits(ValueError):
+    """Records of a batch that do not fit.
+
+    Attributes:
+        rows: row → reason; there is at least one.
+    """
+
+    def __init__(self, rows: Mapping[int, str]) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+    def __str__(self) -> str:
+        return self.rows[min(self.rows)]
+
+
 def shown(value: object) -> str:
     """Return the repr of `value`, shortened for a message."""
     try:
@@ -179,19 +194,43 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Like `column_of`, for values whose types are known to fit: only ranges are checked."""
     try:
-        return _of_values(values, kind)
+        return of_values(values, kind)
     except ARROW_ERRORS as error:
         cause = error
     for row, value in enumerate(values):
         try:
-            _of_values([value], kind)
+            of_values([value], kind)
         except ARROW_ERRORS as error:
             raise Misfit(f"expected a value that fits {kind}, got {shown(value)} ({error})", row) from None
     msg = f"the values do not fit one column of {kind}: {cause}"
     raise Misfit(msg) from None
 
 
-def _of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def sifted(
+    values: Sequence[Any], kind: pa.DataType, convert: Callable[[Sequence[Any], pa.DataType], Values]
+) -> tuple[Values, list[int]]:
+    """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows."""
+    column: Values = ()
+    wrong: list[int] = []
+    waiting = [(0, len(values))]
+    while waiting:
+        first, count = waiting.pop()
+        try:
+            column = convert(values[first : first + count], kind)
+        except ARROW_ERRORS:
+            half, column = count // 2, ()
+            if count < 2:
+                wrong.append(first)
+            else:
+                waiting += [(first + half, count - half), (first, half)]
+    if len(column) < len(values):
+        bad = set(wrong)
+        column = convert([None if row in bad else value for row, value in enumerate(values)], kind)
+    return column, wrong
+
+
+def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Like `fitting`, but raise one of `ARROW_ERRORS`, and without a search for the value."""
     if _has(pa.types.is_decimal, kind):
         values = _short_decimals(values, kind)
     wide = _wide(kind)
@@ -250,6 +289,11 @@ def decimals_of(texts: Values, kind: pa.DataType) -> Values:
     if wrong is not None:
         raise Misfit(f"expected a decimal number, got {shown(given[wrong])}", wrong)
     return fitting([None if text is None else Decimal(text) for text in given], kind)
+
+
+def times_of(texts: Values, kind: pa.DataType) -> Values:
+    """Convert texts in ISO 8601 to times, which need a zone, or dates; raise one of `ARROW_ERRORS` for another text."""
+    return converted(texts.cast(pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) else pa.date32()), kind)
 
 
 def python_values(column: Values) -> list[Any]:

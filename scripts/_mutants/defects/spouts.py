@@ -204,4 +204,25 @@ MUTANTS = (
         "pass",
         "tests/recovery/crashes/test_landing_zone.py",
     ),
+    Mutant(
+        "ints_of_json_lose_their_fraction",
+        "_value",
+        "value == value.to_integral_value()",
+        "True",
+        "tests/unit/spouts/test_json_objects.py",
+    ),
+    Mutant(
+        "bad_json_records_are_emitted_as_well",
+        "ObjectColumns.good",
+        "self.batch.take(pa.array(self.good_rows())) if self.bad else self.batch",
+        "self.batch",
+        "tests/unit/spouts/test_json_objects.py",
+    ),
+    Mutant(
+        "floats_of_json_become_infinite",
+        "JsonObjects._column",
+        "python is not float or not pc.any(pc.is_inf(column)).as_py()",
+        "True",
+        "tests/unit/spouts/test_json_objects.py",
+    ),
 )

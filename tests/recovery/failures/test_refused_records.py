@@ -24,8 +24,9 @@ from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 from txstorm.spouts.files import lines
 from txstorm.spouts.files.csv_records import CsvFormat
-from txstorm.spouts.files.lines import JsonLinesFormat, TextFormat
+from txstorm.spouts.files.lines import JsonLinesFormat, TextFormat, TypedJsonFormat
 from txstorm.spouts.files.ranges import Position, segments
+from txstorm.spouts.json_objects import JsonObjects
 
 BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np.int32)), pa.py_buffer(b"a\xffc"))
 
@@ -227,6 +228,7 @@ def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkey
     path = tmp_path / "a.csv"
     formats = (
         CsvFormat(("x", "y"), "strict", ("x", "y"), {}, ",", False), TextFormat(("line",)), JsonLinesFormat(("x",)),
+        TypedJsonFormat(("x",), "strict", JsonObjects({"x": pa.int64()})),
     )  # fmt: skip
     for number in range(150):
         path.write_bytes(b"".join(chance.choices(pieces, k=chance.randrange(30))))

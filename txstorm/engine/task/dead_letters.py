@@ -19,7 +19,7 @@ from txstorm.engine.task.error_rows import RAISED, kind_of
 from txstorm.errors import StateError, without_advice
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
-from txstorm.typed import misfit_behind, misfits
+from txstorm.typed import Misfits, misfit_behind, misfits
 
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
@@ -262,11 +262,16 @@ class DeadLetterRun:
         return bad
 
     def _rows(self, component: ComponentRun, run: BoltRun, arrival: Arrival, first: int, count: int) -> Bad:
-        """Find the rows that `run` cannot handle among `count` rows passed as one record batch, by bisection."""
+        """Find the rows that `run` cannot handle among `count` rows passed as one record batch.
+
+        The error knows them, or they are found by bisection.
+        """
         try:
             run.execute_rows(arrival.part(first, count))
         except RAISED as error:
             row = self._row(component, error)
+            if isinstance(error, Misfits):
+                return {first + number: replace(row, message=why) for number, why in error.rows.items()}
         else:
             return {}
         if count < 2:

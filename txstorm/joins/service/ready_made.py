@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,22 +17,10 @@ from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.interval.interval_join import IntervalJoin
 from txstorm.joins.service.configuration import PARTITION, JoinService, SideConfig, StorePart
 from txstorm.sinks.delta import DeltaSink
+from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout
 from txstorm.topology.program import Call, ComponentCall, Program, Subscription
-from txstorm.typed import converted
-
-_TIME = pa.timestamp("us", tz="UTC")
-_ARROW = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-_NONE = type(None)
-_JSON: Mapping[type, set[type]] = {
-    str: {str, _NONE},
-    int: {int, float, _NONE},
-    float: {int, float, _NONE},
-    bool: {bool, _NONE},
-    datetime: {str, _NONE},
-}
-"""Type of a field → types that its value may have in JSON."""
-_NAMED: Mapping[type, str] = {datetime: "a time in ISO 8601 with a zone"}
+from txstorm.typed import Misfits
 
 
 class ReadyMadeJoin:
@@ -133,38 +119,16 @@ class JsonFields(BasicBolt):
     """
 
     def __init__(self, types: Mapping[str, type]) -> None:
-        self._types = dict(types)
+        self._objects = JsonObjects(declared_types(types, "ready-made join"))
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields, and the partition."""
-        declarer.declare([*self._types, PARTITION])
+        declarer.declare([*self._objects.types, PARTITION])
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
-        """Parse a record batch; raise ValueError for a record that is no object, or has a field of another type."""
-        try:
-            records = [json.loads(text) for text in batch.column("value").to_pylist() if text is not None]
-        except (ValueError, RecursionError) as error:
-            msg = f"expected JSON objects; got a record that is no JSON: {error}"
-            raise ValueError(msg) from None
-        if len(records) < batch.num_rows or not all(isinstance(one, dict) for one in records):
-            msg = "expected JSON objects; got a record that has another value, or none"
-            raise ValueError(msg)
-        columns = [self._column(name, kind, records) for name, kind in self._types.items()]
-        collector.emit_batch(pa.table([*columns, batch.column(PARTITION)], [*self._types, PARTITION]))
-
-    def _column(self, name: str, kind: type, records: Sequence[Mapping[str, Any]]) -> pa.Array:
-        values = [one.get(name) for one in records]
-        expected = f"field {name!r}: expected {_NAMED.get(kind, kind.__name__)} or null"
-        if others := set(map(type, values)) - _JSON[kind]:
-            first = next(value for value in values if type(value) in others)
-            msg = f"{expected}, got {first!r:.100}"
-            raise ValueError(msg)
-        if kind is int and (broken := [one for one in values if type(one) is float and not one.is_integer()]):
-            msg = f"{expected}, got {broken[0]!r}"  # Arrow would cut the fraction off
-            raise ValueError(msg)
-        try:
-            column = pa.array(values, pa.string()).cast(_TIME) if kind is datetime else pa.array(values, _ARROW[kind])
-            return converted(column, column.type)
-        except (ValueError, OverflowError) as error:
-            msg = f"{expected}: {error}"
-            raise ValueError(msg) from None
+        """Parse a record batch; raise `Misfits` for records that are no objects, or have a field of another type."""
+        found = self._objects.read(batch.column("value").to_pylist())
+        if found.bad:
+            raise Misfits(found.bad)
+        columns = [*found.batch.columns, batch.column(PARTITION)]
+        collector.emit_batch(pa.table(columns, [*self._objects.types, PARTITION]))

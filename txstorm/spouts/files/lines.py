@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import pairwise
@@ -22,6 +22,7 @@ from txstorm.api.output import Collector
 from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
+from txstorm.spouts.json_objects import JsonObjects
 
 Offsets = npt.NDArray[np.int64]
 READ_BYTES = 1 << 20
@@ -141,16 +142,19 @@ class LineFormat:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
-        records = _Records(self, segment, data)
-        try:
-            collector.origin(records.described)
-            self._emit_all(data, segment.rows, collector)
-        except Undecodable:
-            self._emit_good(records, collector)
+        self._emit_records(_Records(self, segment, data), data, collector)
 
     def decode(self, data: bytes, rows: int) -> pa.Table | pa.RecordBatch:
         """Return all `rows` records of `data`, which is valid UTF-8, as columns; raise `Undecodable` if one is bad."""
         raise NotImplementedError
+
+    def _emit_records(self, records: _Records, data: bytes, collector: Collector) -> None:
+        """Emit the records of `data` that are valid, and refuse the others."""
+        try:
+            collector.origin(records.described)
+            self._emit_all(data, records.rows, collector)
+        except Undecodable:
+            self._emit_good(records, collector)
 
     def _emit_all(self, data: bytes, rows: int, collector: Collector) -> None:
         """Emit all `rows` records of `data`, or raise `Undecodable` and emit none."""
@@ -255,6 +259,7 @@ class Undecodable(Exception):
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
+_MOST_COUNTED = 1000
 COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
 
@@ -266,16 +271,17 @@ class _Records:
         self._form = form
         self._segment = segment
         self._data = data
+        self.rows = segment.rows
 
     @cached_property
     def ends(self) -> list[int]:
-        ends = [int(end) for end in self._form.boundaries(self._data, final=True)]
+        ends: list[int] = self._form.boundaries(self._data, final=True).tolist()
         return [*ends, len(self._data)] if self._form.is_record(self._data[ends[-1] if ends else 0 :]) else ends
 
     @cached_property
     def _lines_before(self) -> int | None:
         segment = self._segment
-        return None if segment.start > COUNTED else read_range(segment.file, 0, segment.start).count(b"\n")
+        return None if segment.start > COUNTED else _lines_before(segment.file, segment.start)
 
     @cached_property
     def _line_ends(self) -> Offsets:
@@ -301,8 +307,27 @@ class _Records:
         collector.refuse(fault.error(self.place(number)), self.described(number))
 
 
+_counted: dict[str, tuple[tuple[int, int], int, int]] = {}
+"""File → its inode and time, an offset, and the number of lines before it."""
+
+
+def _lines_before(path: str, offset: int) -> int:
+    """Count the lines of `path` before `offset`, from the place up to which they were counted last."""
+    status = os.stat(path)
+    version = status.st_ino, status.st_mtime_ns
+    known, last, lines = _counted.get(path, (version, 0, 0))
+    if known != version:
+        last = lines = 0
+    between = read_range(path, min(last, offset), abs(offset - last)).count(b"\n")
+    lines += between if offset >= last else -between
+    if len(_counted) > _MOST_COUNTED:
+        _counted.clear()
+    _counted[path] = version, offset, lines
+    return lines
+
+
 def _described(records: _Records, numbers: Sequence[int], row: int) -> dict[str, Any]:
-    return records.described(numbers[row])
+    return records.described(int(numbers[row]))
 
 
 def shown(data: bytes) -> str:
@@ -362,6 +387,30 @@ class JsonLinesFormat(SkippingBlanks):
             else:
                 good.append(number)
                 collector.emit(*[record.get(name) for name in self.fields])
+
+
+@dataclass(frozen=True)
+class TypedJsonFormat(SkippingBlanks):
+    """JSON-lines format with types of the fields: a line with a value of another type is invalid.
+
+    Attributes:
+        objects: the reader of lines.
+    """
+
+    objects: JsonObjects = field(default_factory=lambda: JsonObjects({}), hash=False)
+
+    def _emit_records(self, records: _Records, data: bytes, collector: Collector) -> None:
+        data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        try:
+            found = self.objects.read(list(filter(None, data.decode("utf-8", self.errors).split("\n"))))
+        except UnicodeDecodeError:  # the record alone is invalid
+            found = self.objects.read(list(filter(None, data.split(b"\n"))))
+        for number in sorted(found.bad):
+            text = records.piece(number, number + 1)
+            fault = Undecodable(f"{found.bad[number]}: {shown(text)}", "correct the file or the types")
+            records.refuse(number, self.invalid([text]).get(0, fault), collector)
+        collector.origin(partial(_described, records, found.good_rows()))
+        collector.emit_batch(found.good())
 
 
 def json_fields(path: str, errors: str) -> tuple[str, ...] | None:

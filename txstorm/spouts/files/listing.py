@@ -51,24 +51,29 @@ def _local(path: str) -> str:
     return os.path.abspath(unquote(re.sub("^file:(//(localhost)?)?", "", path, flags=re.IGNORECASE)))
 
 
-def expand(paths: Iterable[str]) -> dict[str, int]:
+def expand(paths: Iterable[str], *, waiting: bool = False) -> dict[str, int]:
     """List the files that `paths` match now: name → size in bytes, in the order of their names.
+
+    Args:
+        paths: the paths and globs.
+        waiting: whether a glob may match nothing yet, if its directory is there.
 
     Raises:
         SpoutError: a path is missing or a directory, or a glob matches nothing.
     """
     try:
-        return {name: status_of(name)[0] for name in sorted({name for path in paths for name in _matches(path)})}
+        found = {name for path in paths for name in _matches(path, waiting=waiting)}
+        return {name: status_of(name)[0] for name in sorted(found)}
     except FileNotFoundError as error:
         raise unreadable(error.filename, error) from None
 
 
-def _matches(path: str) -> list[str]:
+def _matches(path: str, *, waiting: bool) -> list[str]:
     # If a file with exactly this name exists, its glob characters are literal.
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
     found = glob.glob(path, recursive=True)
-    if not found:
+    if not found and not (waiting and os.path.isdir(os.path.dirname(_MAGIC.split(path, maxsplit=1)[0]))):
         msg = f"file spout: no file matches {path!r}; check the path: it is relative to the working directory"
         raise SpoutError(msg)
     return found

@@ -25,11 +25,12 @@ from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts.files.batches import ARRIVAL, NAME, FileCoordinator, FileSource, Format, naming
 from txstorm.spouts.files.csv_records import CsvFormat, csv_header
-from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, json_fields
+from txstorm.spouts.files.lines import JsonLinesFormat, LineFormat, TextFormat, TypedJsonFormat, json_fields
 from txstorm.spouts.files.listing import Paths, absolute, check_named, expand, listed
 from txstorm.spouts.files.parquet import ParquetFormat, has_footer, parquet_file
 from txstorm.spouts.files.ranges import Segment, checked, share_of
 from txstorm.spouts.files.seen_files import KEPT
+from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.user_code import calling_line
 
 FORMATS = ("text", "csv", "jsonl", "parquet")
@@ -79,8 +80,10 @@ class FileSpout(TransactionalSpout):
         max_batch_bytes: maximum number of bytes in a transaction, which has at least one record; at most (and by
             default) 1 GiB.
         fields: text: the name of the field; csv: the columns to emit, or the names of all columns if there is no
-            header; jsonl: the keys to emit, by default those of the first record; parquet: the columns to emit.
-        types: csv: column → Python or Arrow type; other columns stay text.
+            header; jsonl: the keys to emit, by default those of `types`, else those of the first record; parquet: the
+            columns to emit.
+        types: csv: column → Python or Arrow type; other columns stay text. jsonl: key → type, of all keys to emit; a
+            line with a value of another type is a bad record, and no file needs to be there when the topology is built.
         header: csv: whether each file begins with the names of its columns.
         delimiter: csv: one ASCII character.
         errors: ``replace`` turns bytes that are not UTF-8 into U+FFFD instead of failing.
@@ -122,7 +125,8 @@ class FileSpout(TransactionalSpout):
         self.max_batch_bytes = min(size, LARGEST_BATCH)
         named = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         kind = format or _by_extension(self.paths)
-        self._options = _Options(kind, named, _arrow_types(types or {}), header, delimiter, errors)
+        typed = {} if not types else declared_types(types, "file spout") if kind == "jsonl" else _arrow_types(types)
+        self._options = _Options(kind, named, typed, header, delimiter, errors)
         _check_options(self._options)
         self._opened: Format | None = None
         self._line = calling_line()
@@ -166,11 +170,13 @@ class FileSpout(TransactionalSpout):
             raise SpoutError(f"{error}; the spout was created at {self._line}" if self._line else str(error)) from None
 
     def known_types(self) -> Mapping[str, Any]:
-        """Return the types of the fields, except those of JSON-lines; raise `SpoutError` if that cannot be read."""
+        """Return the types of the fields; of JSON-lines, those declared; raise `SpoutError` if they cannot be read."""
         found = self._format()
         if self._options.format == "parquet":
             return {one.name: one.type for one in found.schema}  # type: ignore[attr-defined]
-        return {} if self._options.format == "jsonl" else {**dict.fromkeys(found.fields, str), **self._options.types}
+        if self._options.format == "jsonl":
+            return {name: kind for name, kind in self._options.types.items() if name in found.fields}
+        return {**dict.fromkeys(found.fields, str), **self._options.types}
 
     def _format(self) -> Format:
         # Cached, and shipped with the spout, so that driver and workers agree on the fields.
@@ -179,8 +185,12 @@ class FileSpout(TransactionalSpout):
         return self._opened
 
     def _files(self) -> list[str]:
-        """Return the files there now; raise `SpoutError` if there are none, or a path is missing or a directory."""
-        there = expand(self.paths)
+        """Return the files there now; raise `SpoutError` if a path is missing or a directory, or there are none.
+
+        A landing zone may be empty if the fields are declared.
+        """
+        declared = bool(self._options.fields or self._options.types)
+        there = expand(self.paths, waiting=declared and self.kept_rows is not None)
         return sorted(there if self.kept_rows is None else listed(self.paths))
 
 
@@ -199,6 +209,9 @@ def _open_csv(options: _Options, paths: tuple[str, ...], files: Listed) -> Forma
 
 
 def _open_jsonl(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
+    if options.types:
+        chosen = {name: options.types[name] for name in options.fields or options.types}
+        return TypedJsonFormat(tuple(chosen), options.errors, JsonObjects(chosen))
     fields = options.fields or next(filter(None, (json_fields(name, options.errors) for name in _probed(files()))), ())
     return JsonLinesFormat(_chosen(options, fields, paths), options.errors)
 
@@ -224,7 +237,8 @@ def _probed(files: Sequence[str]) -> Iterator[str]:
 def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the requested fields, which must be among `columns`; all columns if none were requested."""
     if not columns:
-        msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first"
+        msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first, or "
+        msg += "declare them: types= of JSON-lines, header=False and fields= of CSV"
         raise SpoutError(msg)
     missing = [name for name in options.fields or () if name not in columns]
     if missing:
@@ -289,10 +303,13 @@ def _arrow_types(types: Mapping[str, Any]) -> dict[str, pa.DataType]:
 
 
 def _check_options(options: _Options) -> None:
-    csv_only = bool(options.types) or not options.header or options.delimiter != ","
+    csv_only = not options.header or options.delimiter != ","
+    untyped = [name for name in options.fields or () if name not in options.types]
     faults = {
         f"format {options.format!r}, expected one of {FORMATS}": options.format not in FORMATS,
-        "types, header and delimiter belong to format 'csv'": csv_only and options.format != "csv",
+        "header and delimiter belong to format 'csv'": csv_only and options.format != "csv",
+        "types belong to formats 'csv' and 'jsonl'": bool(options.types) and options.format not in ("csv", "jsonl"),
+        f"types= lacks {untyped} of fields=": bool(options.types and untyped) and options.format == "jsonl",
         "header=False needs fields= with the names of all columns": not options.header and not options.fields,
         "text has one field": options.format == "text" and len(options.fields or ("line",)) != 1,
         "fields is empty; leave it out to take all": options.fields == (),

@@ -1,14 +1,16 @@
-"""Decoders for keys and values of Kafka records: bytes, text, JSON or Avro, a column at a time."""
+"""Decoders for keys and values of Kafka records: bytes, text, JSON or Avro, a column at a time; JSON also as fields."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from txstorm.errors import FailedException, SettingError, SpoutError
+from txstorm.spouts.json_objects import JsonObjects, declared_types
 
 Raw = Sequence[bytes | None]
 
@@ -115,11 +117,44 @@ class Avro:
         return Decoded(*_one_by_one(raw, self._opened().decode))
 
 
+class Fields:
+    """Decoder of JSON objects with fields of declared types, which records have in place of the value.
+
+    Args:
+        types: field → Python or Arrow type.
+
+    Attributes:
+        objects: the reader of objects.
+    """
+
+    def __init__(self, types: Mapping[str, Any]) -> None:
+        self.objects = JsonObjects(declared_types(types, "kafka spout: value"))
+
+    def only(self, fields: Collection[str]) -> Fields:
+        """Return a decoder of those among `fields`, the only ones of which types are then checked."""
+        made = copy(self)
+        made.objects = JsonObjects({name: kind for name, kind in self.objects.types.items() if name in fields})
+        return made
+
+    def check(self) -> None:
+        """Do nothing: there are no requirements."""
+
+    def column(self, raw: Raw) -> Decoded:
+        """Return a struct column; a record without an object is bad, too."""
+        batch, bad = self.objects.read(raw)
+        return Decoded(batch.to_struct_array(), bad)
+
+
 DECODERS: Mapping[str, Callable[[], Decoder]] = {"bytes": Bytes, "utf-8": Text, "json": lambda: Each(json.loads)}
 
 
 def decoder(chosen: Any, what: str) -> Decoder:
-    """Return the decoder for `what` ("key" or "value"); `chosen` is a name, a function of bytes, or a decoder."""
+    """Return the decoder for `what` ("key" or "value").
+
+    `chosen` is a name, a function of bytes, a decoder, or for values a mapping field → type.
+    """
+    if isinstance(chosen, Mapping) and what == "value":
+        return Fields(chosen)
     if isinstance(chosen, str) and chosen in DECODERS:
         return DECODERS[chosen]()
     if hasattr(chosen, "column") and hasattr(chosen, "check"):
@@ -127,7 +162,8 @@ def decoder(chosen: Any, what: str) -> Decoder:
         return found
     if callable(chosen):
         return Each(chosen)
-    msg = f"kafka spout: {what} is {chosen!r}, expected one of {list(DECODERS)}, Avro(…) or a function of bytes"
+    types = ", types of fields" if what == "value" else ""
+    msg = f"kafka spout: {what} is {chosen!r}, expected one of {list(DECODERS)}{types}, Avro(…) or a function of bytes"
     raise SettingError(msg)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from txstorm.clients.kafka.cluster import check_settings
 from txstorm.errors import SettingError
-from txstorm.spouts.kafka.decode import Decoder
+from txstorm.spouts.kafka.decode import Decoder, Fields
 
 FIELDS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 ISOLATION = ("read_committed", "read_uncommitted")
@@ -51,6 +51,11 @@ class KafkaSource:
     group: str | None
     discover: float
     patience: float
+
+    @property
+    def typed(self) -> Mapping[str, Any]:
+        """The fields that records have in place of the value, with their types."""
+        return self.value.objects.types if isinstance(self.value, Fields) else {}
 
     @property
     def servers(self) -> str:
@@ -96,7 +101,7 @@ def checked_source(source: KafkaSource) -> KafkaSource:
     faults = [
         *(f"{name} is {value!r}, expected an int > 0" for name, value in _counts(source) if not _is_count(value)),
         *(f"{name} is {value!r}, expected seconds > 0" for name, value in _seconds(source) if not _is_seconds(value)),
-        *_field_faults(source.fields),
+        *_field_faults(source),
         *_start_faults(source),
     ]
     if source.isolation not in ISOLATION:
@@ -124,10 +129,14 @@ def _is_seconds(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def _field_faults(fields: Sequence[str]) -> list[str]:
-    unknown = [name for name in fields if name not in FIELDS]
+def _field_faults(source: KafkaSource) -> list[str]:
+    fields, typed = source.fields, source.typed
+    known = [*typed, *(name for name in FIELDS if not (typed and name == "value"))]
+    if both := [name for name in typed if known.count(name) > 1]:
+        return [f"value has the fields {both}, which records have, too; rename them, or decode the value as 'json'"]
+    unknown = [name for name in fields if name not in known]
     if unknown or not fields or len(set(fields)) < len(fields):
-        return [f"fields is {list(fields)}, expected some of {list(FIELDS)}, each once"]
+        return [f"fields is {list(fields)}, expected some of {known}, each once"]
     return []
 
 

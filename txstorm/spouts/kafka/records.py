@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -98,10 +98,14 @@ class _Piece:
         self.offsets = np.fromiter(map(_OFFSET, messages), np.int64, len(messages))
         self.keys = list(map(_KEY, messages))
         self.values = list(map(_VALUE, messages))
+        self._fields: Mapping[str, pa.Array] = {}
 
     def emit(self, collector: Collector) -> None:
         bad: dict[int, str] = {}
         messages = self._messages
+        if self._source.typed:
+            value = self._decoded("value", bad)
+            self._fields = {name: value.field(name) for name in self._source.typed}
         columns = [self._column(name, bad) for name in self._source.fields]
         for row in sorted(bad):
             self._refuse(row, bad[row], collector)
@@ -121,15 +125,20 @@ class _Piece:
         return pa.array(good)
 
     def _column(self, name: str, bad: dict[int, str]) -> Any:
+        if name in self._fields:
+            return self._fields[name]
         if name in ("key", "value"):
-            decoder = self._source.key if name == "key" else self._source.value
-            decoded = decoder.column(self.keys if name == "key" else self.values)
-            for row, why in decoded.bad.items():
-                bad.setdefault(row, f"its {name} cannot be decoded: {why}")
-            return decoded.column
+            return self._decoded(name, bad)
         if name == "timestamp":
             return self._timestamp_column(bad)
         return getattr(self, f"_{name}_column")()
+
+    def _decoded(self, name: str, bad: dict[int, str]) -> Any:
+        decoder = self._source.key if name == "key" else self._source.value
+        decoded = decoder.column(self.keys if name == "key" else self.values)
+        for row, why in decoded.bad.items():
+            bad.setdefault(row, f"its {name} cannot be decoded: {why}")
+        return decoded.column
 
     def _topic_column(self) -> pa.Array:
         return pa.repeat(pa.scalar(self._partition[0], pa.string()), len(self._messages))

@@ -6,6 +6,7 @@ Design: docs/design/024-kafka-spouts.md. Metadata: `txstorm.spouts.kafka.ranges`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.clients.kafka.cluster import Cluster, Partition, Range, Unavailable, Unreadable
 from txstorm.errors import FailedException, SpoutError
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
-from txstorm.spouts.kafka.decode import Bytes, Text, decoder
+from txstorm.spouts.kafka.decode import Bytes, Fields, Text, decoder
 from txstorm.spouts.kafka.options import FIELDS, KafkaSource, Start, checked_source, listed
 from txstorm.spouts.kafka.ranges import ids_of, named, ranges_of
 from txstorm.spouts.kafka.reader_pool import READERS, cluster_of
@@ -34,6 +35,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
         TransactionalKafkaSpout("tweets", "broker:9092", fields=["value"])
         TransactionalKafkaSpout(["^web-", "orders"], "broker:9092", start="latest", value="json",
                                 settings={"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …})
+        TransactionalKafkaSpout("views", "broker:9092", value={"view": int, "ad": str, "at": datetime})
 
     The driver plans a range of offsets of every partition; tasks read the ranges with consumers that belong to no
     group. Positions are in the ledger. If a range cannot be read again exactly, because of retention,
@@ -51,10 +53,12 @@ class TransactionalKafkaSpout(TransactionalSpout):
         max_batch_rows: maximum number of offsets of each topic in a transaction.
         max_batch_bytes: maximum number of bytes of each topic in a transaction, estimated from samples.
         fields: the fields to emit: some of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
-            ``headers`` (a list of ``{"key": text, "value": bytes}``).
+            ``headers`` (a list of ``{"key": text, "value": bytes}``), by default all; with types of fields as `value`,
+            also these, which then are the default, and no ``value``.
         key: how keys are decoded; as `value`.
         value: how values are decoded: ``bytes``, ``utf-8``, ``json``, `Avro`, or a function of bytes, which raises
-            for bytes that it cannot decode. None stays None.
+            for bytes that it cannot decode. None stays None. Or field → type (Python or Arrow): values are JSON
+            objects, and records have these fields in place of the value; a missing key is None.
         isolation_level: ``read_committed``, or ``read_uncommitted`` to also read records of open and aborted
             transactions.
         consumer_group: a group to which committed positions are also written, for tools that show the lag. Never read.
@@ -76,7 +80,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
         start: Start = "earliest",
         max_batch_rows: int = 10_000,
         max_batch_bytes: int = 64 << 20,
-        fields: Sequence[str] = FIELDS,
+        fields: str | Sequence[str] | None = None,
         key: Any = "utf-8",
         value: Any = "utf-8",
         isolation_level: str = "read_committed",
@@ -85,7 +89,8 @@ class TransactionalKafkaSpout(TransactionalSpout):
         patience: float = 5.0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._source = checked_source(
+        chosen = tuple(value if isinstance(value, Mapping) else FIELDS) if fields is None else fields
+        source = checked_source(
             KafkaSource(
                 opaque=self.opaque,
                 topics=listed(topics),
@@ -93,7 +98,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
                 start=start,
                 rows=max_batch_rows,
                 size=max_batch_bytes,
-                fields=(fields,) if isinstance(fields, str) else tuple(fields),
+                fields=(chosen,) if isinstance(chosen, str) else tuple(chosen),
                 key=decoder(key, "key"),
                 value=decoder(value, "value"),
                 isolation=isolation_level,
@@ -102,6 +107,8 @@ class TransactionalKafkaSpout(TransactionalSpout):
                 patience=patience,
             )
         )
+        read = source.value.only(source.fields) if isinstance(source.value, Fields) else source.value
+        self._source = replace(source, value=read)
 
     def check(self) -> None:
         """Ask the brokers for the topics, before anything is written.
@@ -135,7 +142,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
         decoded = {Bytes: bytes, Text: str}
         found = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
         parts = {"key": decoded.get(type(self._source.key)), "value": decoded.get(type(self._source.value))}
-        every = {**found, **parts}
+        every = {**found, **parts, **self._source.typed}
         return {name: every[name] for name in self._source.fields if every.get(name) is not None}
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
