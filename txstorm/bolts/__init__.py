@@ -5,7 +5,7 @@ Start: basic.py; expressions.py for conditions and computed columns.
 """
 
 from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
-from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
+from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, Select, SplitWords
 from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import Expression, parsed
 
@@ -20,6 +20,7 @@ __all__ = [
     "Identity",
     "Map",
     "MapBatches",
+    "Select",
     "SplitWords",
     "SumByKey",
     "parsed",

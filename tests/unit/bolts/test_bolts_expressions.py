@@ -1,11 +1,14 @@
 """Expressions: their results against a table and against plain Python, their types, and messages with positions."""
 
+import operator
 import pickle
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import pyarrow as pa
 import pytest
+from seeded import seeded
 
 from txstorm.bolts import parsed
 from txstorm.errors import InputError
@@ -188,3 +191,133 @@ def test_expressions_as_deep_and_long_as_allowed_are_evaluated():
         assert len(parsed(text).column(pa.table({"a": [2]}))) == 1
     case = "case when a / 1 > 0 then " * 96 + "a" + " end" * 96
     assert parsed(case).column(pa.table({"a": [2, -1]})).to_pylist() == [2, None]
+
+
+# --- against plain Python ---------------------------------------------------------------------------------------------
+
+ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+COMPARED = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+PLACES = {"i": 0, "j": 0, "d": 2, "e": 18}
+
+
+class Fault(Exception):
+    """There is no result for the row."""
+
+
+class Drawn:
+    """A drawn expression: its text, its value for a row, and the type of it: digits after the point, "int" or "bool"."""
+
+    def __init__(self, text, kind, value):
+        self.text, self.kind, self.value = text, kind, value
+
+
+def in_range(value, kind):
+    if value is None or kind == "bool":
+        return value
+    if not (-(1 << 63) <= value < 1 << 63 if kind == "int" else abs(value * 10**kind) < 10**38):
+        raise Fault
+    return value
+
+
+def number(draw, depth):
+    """Draw an expression of a number; ints and decimals are fractions in Python."""
+    name = draw.choice(list(PLACES))
+    if depth == 0 and draw.random() < 0.3:
+        value, places = draw.randrange(-20, 20), draw.randrange(3)
+        text = f"{Decimal(abs(value)).scaleb(-places):f}"
+        sign = "-" if value < 0 else ""
+        return Drawn(f"{sign}{text}", places or "int", lambda row: Fraction(value, 10**places))
+    if depth == 0:
+        return Drawn(name, PLACES[name] or "int", lambda row: row[name])
+    one, other = number(draw, depth - 1), number(draw, draw.randrange(depth))
+    if draw.random() < 0.3:
+        when = condition(draw, depth - 1)
+        same = one.kind == other.kind == "int"
+        kind = "int" if same else max(kind for kind in (one.kind, other.kind) if kind != "int")
+        text = f"case when {when.text} then {one.text} else {other.text} end"
+        return Drawn(text, kind, lambda row: in_range((one if when.value(row) else other).value(row), kind))
+    symbol = draw.choice("+-*/" if "int" not in (one.kind, other.kind) or one.kind != other.kind else "+-*")
+    scales = [0 if part.kind == "int" else part.kind for part in (one, other)]
+    kind = "int" if one.kind == other.kind == "int" else min(18, {"*": sum(scales), "/": 18}.get(symbol, max(scales)))
+
+    def value(row):
+        pair = [part.value(row) for part in (one, other)]
+        if None in pair:
+            return None
+        if symbol == "/" and pair[1] == 0:
+            raise Fault
+        result = ARITHMETIC[symbol](*pair)
+        return in_range(result if kind == "int" else Fraction(round(result * 10**kind), 10**kind), kind)
+
+    return Drawn(f"({one.text} {symbol} {other.text})", kind, value)
+
+
+def condition(draw, depth):
+    """Draw a condition; None is null."""
+    if depth > 0 and draw.random() < 0.5:
+        one, other = condition(draw, depth - 1), condition(draw, depth - 1)
+        word, decided = draw.choice([("and", False), ("or", True)])
+
+        def joined(row):
+            if (first := one.value(row)) is decided:
+                return decided
+            second = other.value(row)
+            return decided if second is decided else None if None in (first, second) else not decided
+
+        return Drawn(f"({one.text} {word} {other.text})", "bool", joined)
+    one, other, symbol = number(draw, depth), number(draw, depth), draw.choice(list(COMPARED))
+
+    def compared(row):
+        pair = [part.value(row) for part in (one, other)]
+        return None if None in pair else COMPARED[symbol](*pair)
+
+    return Drawn(f"{one.text} {symbol} {other.text}", "bool", compared)
+
+
+def result(expression, batch):
+    try:
+        return [
+            value if type(value) in (bool, type(None)) else Fraction(value)
+            for value in expression.column(batch).to_pylist()
+        ]
+    except Misfit as fault:
+        return fault.row
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(20_000, marks=pytest.mark.long)])
+def test_drawn_expressions_are_what_python_computes(count):
+    """Row by row, and together: nulls, ranges, quotients by zero; what is not needed for a row does not fail for it."""
+    draw = seeded()
+    kinds = {"i": pa.int64(), "j": pa.int8(), "d": pa.decimal128(10, 2), "e": pa.decimal256(40, 18)}
+    for _ in range(count):
+        chosen = {
+            "i": [None, 0, 1, -7, 2**62, -(2**63)], "j": [None, 0, 3, -3], "d": [None, 0, 150, -225, 10**9],
+            "e": [None, 0, 1, 10**18, 5 * 10**17, -(10**37)],
+        }  # fmt: skip
+        drawn = [{name: draw.choice(values) for name, values in chosen.items()} for _ in range(6)]
+        rows = [{n: None if v is None else Fraction(v, 10 ** PLACES[n]) for n, v in row.items()} for row in drawn]
+        columns = {
+            name: pa.array([None if row[name] is None else Decimal(row[name]).scaleb(-PLACES[name]) for row in drawn], kind)
+            if pa.types.is_decimal(kind) else pa.array([row[name] for row in drawn], kind)
+            for name, kind in kinds.items()
+        }  # fmt: skip
+        batch, one = pa.record_batch(columns), draw.choice([number, condition])(draw, draw.randrange(1, 4))
+        expected = []
+        for row in rows:
+            try:
+                expected.append(one.value(row))
+            except Fault:
+                expected.append(Fault)
+        expression, good = parsed(one.text), [row for row, value in enumerate(expected) if value is not Fault]
+        singly = [result(expression, batch.slice(row, 1)) for row in range(len(rows))]
+        assert singly == [0 if value is Fault else [value] for value in expected], (one.text, drawn)
+        assert result(expression, batch.take(good)) == [expected[row] for row in good], (one.text, drawn)
+        if len(good) < len(rows):
+            assert expected[result(expression, batch)] is Fault, (one.text, drawn)
