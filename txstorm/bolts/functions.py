@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from txstorm.bolts.operators import (
     coalesced,
     computed,
     decimal_type,
+    fewer_places,
     is_decimal,
     is_number,
     mapped,
@@ -180,18 +182,11 @@ def cast(one: Bound, kind: pa.DataType, text: str) -> Bound:
     if pair[0] == "text":
         places = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
         quick = _if_all_match(f"-?[0-9]{{1,{kind.precision}}}{places}", lambda column: decimals_of(column, kind))
-    elif pair[0] != "float":
-        quick = _rescaled(kind)
+    elif pair[0] == "decimal":
+        quick = partial(fewer_places, kind=kind)
+    elif pair[0] == "int":
+        quick = partial(converted, kind=kind)
     return computed(text, quick, lambda value: rounded(slow(value), kind.scale), kind, one)
-
-
-def _rescaled(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    def run(column: pa.Array) -> pa.Array:
-        if is_decimal(column.type) and column.type.scale > kind.scale:
-            column = pc.round(column, kind.scale, "half_towards_infinity")
-        return converted(column, kind)
-
-    return run
 
 
 # -- functions ---------------------------------------------------------------------------------------------------------
@@ -298,16 +293,16 @@ def _round(text: str, one: Bound, digits: Bound | None = None) -> Bound:
         return one
     kind = pa.decimal128(DIGITS, max(0, places))
 
-    def by_column(column: pa.Array) -> pa.Array:
-        return converted(pc.round(column, places, "half_towards_infinity"), kind)
-
-    return computed(text, by_column, lambda value: rounded(value, places), kind, one)
+    quick = partial(fewer_places, kind=kind) if places >= 0 else None
+    return computed(text, quick, lambda value: rounded(value, places), kind, one)
 
 
 def _whole(quick: Callable[[pa.Array], pa.Array], slow: Slow) -> Any:
     def bind(text: str, one: Bound) -> Bound:
         one = _number(one, text)
-        return one if one.kind == INT else computed(text, lambda c: quick(c).cast(pa.int64()), slow, INT, one)
+        if one.kind == INT:
+            return one
+        return computed(text, None if is_decimal(one.kind) else lambda c: quick(c).cast(pa.int64()), slow, INT, one)
 
     return bind
 

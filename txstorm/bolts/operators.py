@@ -261,12 +261,28 @@ def arithmetic(symbol: str, left: Bound, right: Bound, text: str) -> Bound:
         return rounded(exact(a, b), kind.scale, ROUND_HALF_EVEN)
 
     def by_column(a: pa.Array, b: pa.Array) -> pa.Array:
-        result = fast(*(converted(c, pa.decimal256(n, c.type.scale)) for c, n in ((a, DIGITS), (b, DIGITS - 1))))
-        if result.type.scale > kind.scale:
-            result = pc.round(result, kind.scale, "half_to_even")
-        return converted(result, kind)
+        result = fast(*(converted(c, pa.decimal256(n, c.type.scale)) for c, n in ((a, DIGITS), (b, DIGITS - 2))))
+        return fewer_places(result, kind)
 
     return computed(text, None if symbol == "/" else by_column, by_value, kind, left, right)
+
+
+def fewer_places(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert decimals to a type with perhaps fewer digits after the point, rounded to the nearest.
+
+    Raises:
+        ValueError: one is half way between two, or Arrow has rounded it wrongly: it divides decimals wrongly if the
+            quotient is close to 2**63 or 2**64, such as 18.4467440737095516159 for 18 digits.
+    """
+    if column.type.scale <= kind.scale:
+        return converted(column, kind)
+    short = converted(pc.round(column, kind.scale, "half_to_even"), kind)
+    given, scale = column.type, column.type.scale
+    wide = converted(column, pa.decimal256(max(given.precision, DIGITS), scale))
+    rest = pc.min_max(pc.subtract(wide, converted(short, pa.decimal256(DIGITS - kind.scale + scale, scale)))).as_py()
+    if any(end is not None and end.copy_abs() * 2 >= Decimal(1).scaleb(-kind.scale) for end in rest.values()):
+        raise ValueError
+    return short
 
 
 def rounded(value: Decimal, places: int, mode: str = ROUND_HALF_UP) -> Decimal:

@@ -61,6 +61,9 @@ _ = None
         ("replace(replace(s, 'b', 'cc'), '', 'y')", [" Acc ", _, "ß%x", "Acc"]),
         ("abs(a) + floor(f) + ceil(d)", [3, _, _, 3]), ("round(f)", [1.0, 3.0, _, -1.0]),
         ("round(d, 1)", [Decimal("1.5"), _, Decimal("-2.3"), Decimal("2.0")]),
+        # Arrow divides decimals wrongly if the quotient is close to 2**63 or 2**64.
+        ("9223372036.854775807999 * 0.000000001", [Decimal("9.223372036854775808")] * 4),
+        ("round(-18446744073709.551615999999, 6)", [Decimal("-18446744073709.551616")] * 4),
         ("round(2.675e0, 2) + round(1250, -2)", [1302.68] * 4),
         ("year(t) * 10000 + month(t) * 100 + day(t)", [19691231, _, 20240229, _]),
         ("hour(t) * 100 + minute(t)", [2359, _, 0, _]), ("date(t)", [date(1969, 12, 31), _, date(2024, 2, 29), _]),
