@@ -18,6 +18,8 @@ from txstorm.errors import EmitError
 
 MOST_BITS = 14_284
 """Bits of the greatest int: it has 4,300 digits, the most that Python writes and reads."""
+MARK = {b"txstorm": b"tagged-json"}
+"""Metadata of an Arrow field whose values are tagged texts."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 

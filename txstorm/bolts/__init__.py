@@ -1,23 +1,27 @@
 """Ready-made bolts, based on `api` only.
 
 May import: nothing else.
-Start: basic.py.
+Start: basic.py; expressions.py for conditions and computed columns.
 """
 
 from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
-from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, SplitWords
+from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, Select, SplitWords
 from txstorm.bolts.count_and_sum import CountByKey, SumByKey
+from txstorm.bolts.expressions import Expression, parsed
 
 __all__ = [
     "BatchCount",
     "CountBy",
     "CountByKey",
     "Distinct",
+    "Expression",
     "Filter",
     "FlatMap",
     "Identity",
     "Map",
     "MapBatches",
+    "Select",
     "SplitWords",
     "SumByKey",
+    "parsed",
 ]

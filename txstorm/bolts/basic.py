@@ -1,9 +1,9 @@
-"""Stateless bolts that process one tuple or record batch at a time: mapping, filtering, splitting text into words."""
+"""Stateless bolts that process one tuple or record batch at a time: mapping, filtering, selecting, splitting text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,8 @@ import pyarrow as pa
 from txstorm.api.bolt import BasicBolt
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
+from txstorm.bolts.expressions import parsed
+from txstorm.errors import InputError
 
 
 class Declared(BasicBolt):
@@ -90,21 +92,105 @@ class FlatMap(Declared):
 
 
 class Filter(Declared):
-    """Bolt that emits, unchanged, the tuples for which ``predicate(tuple)`` is true; `fields` as for `Identity`.
+    """Bolt that emits, unchanged, the tuples for which a condition is true; `fields` as for `Identity`.
 
     Example::
 
+        Filter("amount > 0 and shop is not null", "shop", "amount")
         Filter(lambda row: row["amount"] > 0, "shop", "amount")
+
+    Args:
+        condition: the text of a condition (see `parsed`), which is evaluated on record batches; null is not true. Or a
+            function of a tuple.
+        fields: names of the fields emitted.
+
+    Raises:
+        InputError: the text is no condition.
     """
 
-    def __init__(self, predicate: Callable[[Tuple], object], *fields: str) -> None:
+    def __new__(cls, condition: str | Callable[[Tuple], object] | None = None, *fields: str) -> Filter:
+        """Return a bolt for record batches if the condition is a text; when a bolt is unpickled, it is not given."""
+        return super().__new__(_FilterColumns if cls is Filter and isinstance(condition, str) else cls)
+
+    def __init__(self, condition: str | Callable[[Tuple], object], *fields: str) -> None:
         super().__init__(*fields)
-        self._predicate = predicate
+        self._predicate: Any = condition
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
-        """Emit the tuple if the predicate is true for it."""
+        """Emit the tuple if the condition is true for it."""
         if self._predicate(tuple):
             collector.emit(*tuple.values)
+
+
+class _FilterColumns(Filter):
+    """Filter with the text of a condition."""
+
+    takes_tagged = True
+    execute = BasicBolt.execute  # tuples arrive as record batches, too
+
+    def __init__(self, condition: str, *fields: str) -> None:
+        super().__init__(condition, *fields)
+        self._predicate = parsed(condition)
+        if self._predicate.known_type not in (None, pa.bool_()):
+            msg = f"{condition}: expected a condition, got an expression of type {self._predicate.known_type}"
+            raise InputError(msg)
+        self.needed_fields = self._predicate.fields
+
+    def execute_batch(self, batch: Any, collector: Collector) -> None:
+        """Emit the rows of a record batch for which the condition is true."""
+        mask = self._predicate.column(batch)
+        if mask.type not in (pa.bool_(), pa.null()):
+            msg = f"{self._predicate.text}: expected a condition, got values of type {mask.type}"
+            raise InputError(msg)
+        if batch.num_columns != len(self.columns):
+            msg = f"expected a name for each of the fields {batch.schema.names}, got {list(self.columns)}"
+            raise InputError(msg)
+        collector.emit_batch(batch.filter(mask.cast(pa.bool_())).rename_columns(list(self.columns)))
+
+
+class Select(Declared):
+    """Bolt that emits computed columns for every tuple, in the order given.
+
+    Example::
+
+        Select({"shop": "lower(trim(shop))", "amount": "amount * 2"})
+        Select(["shop", "amount"])
+
+    Args:
+        columns: field emitted → the text of an expression (see `parsed`), or the names of fields that are passed on
+            unchanged.
+
+    Raises:
+        InputError: a text is no expression.
+    """
+
+    takes_tagged = True
+
+    def __init__(self, columns: Mapping[str, str] | Sequence[str]) -> None:
+        if isinstance(columns, str) or not columns:
+            msg = f"expected a mapping field → expression, or names of fields, got {columns!r}"
+            raise InputError(msg)
+        if not isinstance(columns, Mapping):
+            columns = {name: f"`{name.replace('`', '``')}`" for name in columns}
+        super().__init__(*columns)
+        self._expressions = {name: parsed(text) for name, text in columns.items()}
+        self.needed_fields = tuple(dict.fromkeys(name for one in self._expressions.values() for name in one.fields))
+
+    def known_types(self) -> Mapping[str, Any]:
+        """Return the types of the columns that do not depend on those of the input."""
+        return {name: kind for name, one in self._expressions.items() if (kind := one.known_type) is not None}
+
+    def execute_batch(self, batch: Any, collector: Collector) -> None:
+        """Emit the columns computed from a record batch."""
+        fields, columns = [], []
+        for name, one in self._expressions.items():
+            if one.field in batch.schema.names:  # as it was sent
+                columns.append(batch.column(one.field))
+                fields.append(batch.schema.field(one.field).with_name(name))
+            else:
+                columns.append(one.column(batch))
+                fields.append(pa.field(name, columns[-1].type))
+        collector.emit_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
 
 
 class MapBatches(Declared):

@@ -14,10 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from txstorm.errors import EmitError
-from txstorm.tagged import check_aware, no_time, text_of, value_of
+from txstorm.tagged import MARK, check_aware, no_time, text_of, value_of
 from txstorm.typed import NO_TIME, rows_out_of_range, text_at
 
-_TAGGED = {b"txstorm": b"tagged-json"}
 _PLAIN: dict[type, pa.DataType] = {
     str: pa.string(),
     int: pa.int64(),
@@ -57,7 +56,7 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
     except RecursionError:
         msg = f"field {name!r}: a value that contains itself, or is nested too deep; emit plain values, lists or dicts"
         raise EmitError(msg) from None
-    return pa.field(name, pa.string(), metadata=_TAGGED), pa.array(texts, pa.string())
+    return pa.field(name, pa.string(), metadata=MARK), pa.array(texts, pa.string())
 
 
 def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
@@ -89,19 +88,19 @@ def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:
     """Convert one column to Python values."""
     values: list[Any] = batch.column(index).to_pylist()
-    if batch.schema.field(index).metadata == _TAGGED:
+    if batch.schema.field(index).metadata == MARK:
         return [None if text is None else value_of(text) for text in values]
     return values
 
 
 def is_tagged(batch: pa.RecordBatch) -> bool:
     """Return whether `batch` has a tagged column, that is, one with values that Arrow would coerce."""
-    return any(field.metadata == _TAGGED for field in batch.schema)
+    return any(field.metadata == MARK for field in batch.schema)
 
 
 def is_tagged_column(batch: pa.RecordBatch, index: int) -> bool:
     """Return whether the column of `batch` at `index` is tagged."""
-    return bool(batch.schema.field(index).metadata == _TAGGED)
+    return bool(batch.schema.field(index).metadata == MARK)
 
 
 def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
@@ -111,7 +110,7 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
         EmitError: the values of a column have no common type.
     """
     for index, field in enumerate(batch.schema):
-        if field.metadata == _TAGGED:
+        if field.metadata == MARK:
             try:
                 column = pa.array(column_values(batch, index))
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

@@ -153,6 +153,7 @@ def sent(builder: Any, place: Path, tasks: int) -> None:
 
 TIMES = {"at": ["x", 1.5, None, [1], 2**70]}
 NO_INTS = {"n": ["x", [1], b"x", {"a": 1}]}
+NO_QUOTIENT = {"n": [*NO_INTS["n"], 9, 9.0, Decimal(9), -(2**63), 2**70, True]}
 NO_KEYS = {"key": LISTS}
 UNSENDABLE = {"n": [value for value in STRANGE[int] if type(value) is not int]}
 
@@ -172,6 +173,8 @@ CASES: dict[str, Case] = {
     "Map of what cannot be sent": bolt(lambda: bolts.Map(mapped, "id", "n"), UNSENDABLE, "id"),
     "FlatMap": bolt(lambda: bolts.FlatMap(lambda one: [(one["id"], one["n"] + 1)] * 2, "id", "n"), NO_INTS, "id"),
     "Filter": bolt(lambda: bolts.Filter(lambda one: one["n"] >= 0, *FIELDS), NO_INTS, "id"),
+    "Filter of columns": bolt(lambda: bolts.Filter("1 / (n - 9) < 1", *FIELDS), NO_QUOTIENT, "id"),
+    "Select": bolt(lambda: bolts.Select({"id": "id", "n": "1 / (n - 9)", "key": "key"}), NO_QUOTIENT, "id"),
     "MapBatches": bolt(lambda: bolts.MapBatches(lambda batch: batch, *FIELDS), INTS, "id", keep=COLUMNS),
     "MapBatches of times": bolt(lambda: bolts.MapBatches(far, *FIELDS), {"at": [2**40, -(2**40)]}, "id"),
     "SplitWords": bolt(lambda: bolts.SplitWords("key"), TEXTS, "id"),

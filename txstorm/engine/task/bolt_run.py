@@ -108,7 +108,7 @@ class BoltRun:
         """Pass the rows of `arrival` to the bolt as one record batch."""
         try:
             batch = arrival.batch
-            if is_tagged(batch):
+            if is_tagged(batch) and not getattr(self.bolt, "takes_tagged", False):
                 batch = as_columns(
                     batch, f"{self.context.component}, stream {arrival.stream!r} of {arrival.component!r}"
                 )
