@@ -99,7 +99,8 @@ class WindowProgress:
     Attributes:
         watermark: its watermark after the transaction; None while undefined, `datetime.max` (UTC) at the end of input;
             for windows of processing time, the stamp of the transaction.
-        delay: how far the watermark is behind the stamp of the transaction; None if undefined or at the end of input.
+        delay: how far the watermark is behind the stamp of the transaction; None if undefined, at the end of input, or
+            if no live source feeds the component.
         fired: number of windows that fired; for aggregates and joins, number of results; for a `StoreFeed`, of rows
             put; for a `DataDelaySync`, of rows passed.
         late: number of late tuples.

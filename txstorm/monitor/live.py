@@ -20,7 +20,7 @@ COMMITTED_ROWS = 8
 ACTIVE_ROWS = 4
 WINDOW_ROWS = 6
 WINDOW = 10.0
-FAILURE_LENGTH = 300
+FAILURE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def table(moment: Moment) -> RenderableType:
     if now.blocked:
         parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
     if now.last_failure:
-        parts.append(Text(f"last failure: {_short(now.last_failure)}", "yellow"))
+        failure = f"last failure: {_short(now.last_failure)}"
+        parts.append(Text(failure, "yellow", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import WindowProgress
@@ -116,7 +116,8 @@ class Snapshot:
         txids, tuples, rows, replays, dead_letters: totals of this run; rows counts the tuples of the spout, tuples
             those of spout and bolts.
         blocked: the reason why a decided group cannot be published; None if none is blocked.
-        last_failure: the last failure, with its attempt, until its txid is committed.
+        last_failure: the last failure, with its attempt, until its txid is committed; if the failures before it were
+            the same, with their number.
         failures: (txid, number of failures, last cause) of txids not yet committed, in all runs.
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
@@ -161,6 +162,19 @@ class _Totals:
     dead_letters: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
     windows: dict[str, WindowProgress] = field(default_factory=dict)
+
+
+class _Failure(NamedTuple):
+    """The last failure: its txid, where it was, its cause, and how often that has occurred in a row."""
+
+    txid: int
+    place: str
+    cause: str
+    times: int
+
+    def __str__(self) -> str:
+        repeated = f", {counted(self.times, 'time')}" if self.times > 1 else ""
+        return f"{self.place}{repeated}: {self.cause}"
 
 
 Listener = Callable[[TransactionProgress], None]
@@ -257,7 +271,7 @@ class Monitor:
         self._totals = _Totals()
         self._state: State | None = None
         self._blocked: str | None = None
-        self._last_failure: tuple[int, str] | None = None
+        self._last_failure: _Failure | None = None
         self._failures: dict[int, tuple[int, str]] = {}
 
     # -- reports of the driver ----------------------------------------------------------------------------------
@@ -271,11 +285,14 @@ class Monitor:
         self._failures = dict(failures)
         if failures:
             txid = min(failures)
-            self._last_failure = txid, f"txid {txid}: {failures[txid][1]}"
+            count, cause = failures[txid]
+            self._last_failure = _Failure(txid, f"txid {txid}", cause, count)
 
     def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
         """Record a failed attempt; `count` is the number of failures of its txid."""
-        self._last_failure = attempt.txid, f"{attempt}: {cause}"
+        last = self._last_failure
+        times = last.times + 1 if last is not None and last.cause == cause else 1
+        self._last_failure = _Failure(attempt.txid, str(attempt), cause, times)
         with self._lock:
             self._failures[attempt.txid] = (count, cause)
 
@@ -302,7 +319,7 @@ class Monitor:
             self._totals.dead_letters += sum(progress.dead_letters for progress in done)
             for progress in done:
                 self._failures.pop(progress.txid, None)
-            if self._last_failure is not None and done and self._last_failure[0] <= done[-1].txid:
+            if self._last_failure is not None and done and self._last_failure.txid <= done[-1].txid:
                 self._last_failure = None
         for progress in done:
             self._listeners.put(progress)
@@ -336,7 +353,7 @@ class Monitor:
             tuples=totals.tuples,
             replays=totals.replays,
             blocked=self._blocked,
-            last_failure=None if failure is None else failure[1],
+            last_failure=None if failure is None else str(failure),
             dead_letters=totals.dead_letters,
             failures=failures,
             rows=totals.rows,

@@ -4,7 +4,19 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 
 from txstorm.api.context import HeldBack, WindowProgress
-from txstorm.monitor.live import ACTIVE_ROWS, COLUMNS, COMMITTED_ROWS, WINDOW, Moment, Rate, as_html, line, rows, table
+from txstorm.monitor.live import (
+    ACTIVE_ROWS,
+    COLUMNS,
+    COMMITTED_ROWS,
+    FAILURE_LENGTH,
+    WINDOW,
+    Moment,
+    Rate,
+    as_html,
+    line,
+    rows,
+    table,
+)
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 
 STEPS = {"finish": 1.0, "stage": 2.0, "decide": 3.0, "publish": 4.0, "complete": 5.25}
@@ -48,6 +60,9 @@ def test_blocked_and_the_last_failure_are_shown_everywhere():
     assert "BLOCKED(changes/counts: [gone])" in as_html(one)
     assert "raised &lt;X&gt;" in as_html(one)
     assert "<X>" not in as_html(one)
+    long = moment(last_failure="21:7, 3 times: " + "why " * 100)  # one line, however narrow
+    assert [text.rstrip()[-1] for text in drawn(long).splitlines() if "why" in text] == ["…"]
+    assert len(line(long)) - len(line(moment())) < FAILURE_LENGTH + 20
 
 
 def test_the_line_and_the_table_have_totals_and_columns():

@@ -54,6 +54,16 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     for txid, shown in ((5, "6:55: why"), (6, None)):  # until what failed is committed
         monitor.committed([progress(txid)])
         assert monitor.snapshot().last_failure == shown
+    for txid, attempt, cause, shown in (
+        (7, 70, "why", "7:70: why"),
+        (7, 71, "why", "7:71, 2 times: why"),
+        (7, 72, "another", "7:72: another"),
+        (8, 80, "another", "8:80, 2 times: another"),
+    ):
+        monitor.failed(TransactionAttempt(txid, attempt), cause)
+        assert monitor.snapshot().last_failure == shown
+    monitor.known_failures({9: (40, "before")})
+    assert monitor.snapshot().last_failure == "txid 9, 40 times: before"
     for cause in ("state counts: permission denied", None):
         monitor.blocked(cause)
         assert monitor.snapshot().blocked == cause
