@@ -228,9 +228,9 @@ class RunHandle:
             see = f"{letters_command(self.data_dir)}, or handle.dead_letters()"
             warnings.warn(f"topology {self.name}: {what} left out; see: {see}", DeadLettersWarning, stacklevel=3)
 
-    def explain(self) -> None:
-        """Print the compiled plan."""
-        print(explain(self.topology))
+    def explain(self, *, why: bool = False) -> None:
+        """Print the compiled plan; `why`: also why a job cannot commit large transactions of a committer."""
+        print(explain(self.topology, why=why))
 
     def _raise(self) -> None:
         if self._error is not None:
