@@ -63,7 +63,7 @@ class Rate:
 def line(moment: Moment) -> str:
     """Format the run as one line."""
     now = moment.snapshot
-    text = "; ".join([f"{moment.topology}: {_totals(moment)}", *_windows(now)])
+    text = "; ".join([f"{moment.topology}: {_totals(moment)}", *_notes(now)])
     if now.blocked:
         text += f", BLOCKED({now.blocked})"
     return text + (f", last failure: {_short(now.last_failure)}" if now.last_failure else "")
@@ -78,7 +78,7 @@ def table(moment: Moment) -> RenderableType:
     for row in rows(moment):
         grid.add_row(*row, style="dim" if row[1] == "committed" else "")
     head = Text.assemble((moment.topology, "bold"), f" on {moment.engine}, {moment.phase}: ", _totals(moment))
-    parts: list[RenderableType] = [head, grid, *map(Text, _windows(now))]
+    parts: list[RenderableType] = [head, grid, *map(Text, _notes(now))]
     if now.blocked:
         parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
     if now.last_failure:
@@ -103,7 +103,7 @@ def as_html(moment: Moment, hint: str = "") -> str:
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))
     title = html.escape(f"{moment.topology} on {moment.engine}, {moment.phase}: {_totals(moment)}")
-    notes = [*_windows(now), *([f"BLOCKED({now.blocked})"] if now.blocked else [])]
+    notes = [*_notes(now), *([f"BLOCKED({now.blocked})"] if now.blocked else [])]
     notes += [f"last failure: {_short(now.last_failure)}"] if now.last_failure else []
     notes += [hint] if hint else []
     below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
@@ -141,11 +141,12 @@ def _average(moment: Moment) -> float:
     return moment.snapshot.rows / moment.seconds if moment.seconds else 0.0
 
 
-def _windows(now: Snapshot) -> list[str]:
-    """Return a line for each of the first windowed components."""
+def _notes(now: Snapshot) -> list[str]:
+    """Return a line for each transaction that takes long, and for each of the first windowed components."""
+    working = [f"at work: {one}" for one in now.working]
     lines = [f"{one.label(component)}: {one}" for component, one in now.windows.items()]
     left = len(lines) - WINDOW_ROWS
-    return lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"]
+    return working + (lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"])
 
 
 def _short(text: str) -> str:

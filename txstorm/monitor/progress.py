@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import WindowProgress
+from txstorm.api.context import WindowProgress, WorkProgress
 from txstorm.api.names import counted
 from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
@@ -122,6 +122,7 @@ class Snapshot:
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
         windows: windowed component → watermark and its delay after the last committed txid; totals of this run.
+        working: how far transactions are that take longer than a second: the one that commits, and the oldest job.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -137,6 +138,7 @@ class Snapshot:
     emitted: Mapping[str, int] = field(default_factory=dict)
     undelivered: int = 0
     windows: Mapping[str, WindowProgress] = field(default_factory=dict)
+    working: tuple[WorkProgress, ...] = ()
 
     def __repr__(self) -> str:
         fields = {
@@ -144,6 +146,7 @@ class Snapshot:
             "in flight": counted(len(self.in_flight), "txid"),
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
             f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
+            "at work": "; ".join(map(str, self.working)) or None,
             **{one.label(component): str(one) for component, one in self.windows.items()},
             "dead letters": self.dead_letters or None,
             "not delivered to listeners": self.undelivered or None,
@@ -262,6 +265,9 @@ class Monitor:
         listeners: called in order, on one separate thread, after a transaction has been committed. A slow listener
             delays nothing: if too many records wait for it, new records are dropped and counted. An exception of a
             listener is logged and has no effect on the transaction, which is committed.
+
+    Attributes:
+        at_work: returns `Snapshot.working`; set by the driver.
     """
 
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
@@ -273,6 +279,7 @@ class Monitor:
         self._blocked: str | None = None
         self._last_failure: _Failure | None = None
         self._failures: dict[int, tuple[int, str]] = {}
+        self.at_work: Callable[[], tuple[WorkProgress, ...]] = tuple
 
     # -- reports of the driver ----------------------------------------------------------------------------------
 
@@ -360,6 +367,7 @@ class Monitor:
             emitted=dict(totals.emitted),
             undelivered=self._listeners.dropped,
             windows=windows,
+            working=self.at_work(),
         )
 
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from txstorm.api.context import HeldBack, WindowProgress
+from txstorm.api.context import HeldBack, WindowProgress, WorkProgress
 from txstorm.monitor.live import (
     ACTIVE_ROWS,
     COLUMNS,
@@ -76,6 +76,18 @@ def test_the_line_and_the_table_have_totals_and_columns():
     one = Moment("w", "local", "starting", Snapshot())  # without transactions
     assert rows(one) == []
     assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
+
+
+def test_work_that_takes_long_is_shown_everywhere():
+    job = WorkProgress(23, 25, "processing", 1234.5, 3, 8, 1_000_000, "split[1]", 65_000)
+    one = moment(working=(WorkProgress(21, 21, "committing", 2.0), job))
+    expected = (
+        "at work: txid 21 committing for 2.0 s",
+        "at work: txids 23-25 processing for 1,234.5 s, 1,000,000 rows read, 3 of 8 tasks done, split[1] at row 65,000",
+    )
+    for text in (line(one), drawn(one), as_html(one)):
+        assert all(note in text for note in expected)
+    assert repr(one.snapshot).count("txid 21 committing") == 1
 
 
 def test_the_rate_covers_the_last_seconds():
