@@ -171,7 +171,7 @@ class WindowProgress:
 
 @dataclass(frozen=True)
 class WorkProgress:
-    """How far the work on a transaction, or on a pack of them, is while it goes on.
+    """Progress of the work on a transaction, or on a pack of them, while it goes on.
 
     Attributes:
         first, last: the txids.
