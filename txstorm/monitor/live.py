@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,14 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.api.names import counted
-from txstorm.monitor.progress import Snapshot, TransactionProgress
+from txstorm.monitor.progress import WINDOW, Snapshot, TransactionProgress
 
 STEPS = ("finish", "stage", "decide", "publish", "complete")
 COLUMNS = ("txid", "phase", "tuples", "process", *STEPS, "pack", "group")
 COMMITTED_ROWS = 8
 ACTIVE_ROWS = 4
 WINDOW_ROWS = 6
-WINDOW = 10.0
 FAILURE_LENGTH = 200
 
 
@@ -30,8 +29,6 @@ class Moment:
     Attributes:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
-        seconds: time since the run began, in seconds.
-        rate: input rows per second over the last `WINDOW` seconds.
     """
 
     topology: str
@@ -39,25 +36,6 @@ class Moment:
     phase: str
     snapshot: Snapshot
     recent: Sequence[TransactionProgress] = ()
-    seconds: float = 0.0
-    rate: float = 0.0
-
-
-class Rate:
-    """Input rows per second over the last `WINDOW` seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def after(self, seconds: float, rows: int) -> float:
-        """Return the rate, given the total of committed `rows` at `seconds` after the start; neither ever decreases."""
-        if not self._seen:
-            self._seen.append((0.0, 0))
-        self._seen.append((seconds, rows))
-        while len(self._seen) > 2 and self._seen[1][0] <= seconds - WINDOW:
-            self._seen.popleft()
-        since, before = self._seen[0]
-        return (rows - before) / (seconds - since) if seconds > since else 0.0
 
 
 def line(moment: Moment) -> str:
@@ -131,14 +109,10 @@ def _totals(moment: Moment) -> str:
     letters = f", {counted(now.dead_letters, 'dead letter')}" if now.dead_letters else ""
     return (
         f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {counted(now.txids, 'txid')} with "
-        f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s "
-        f"in the last {WINDOW:.0f} s, {_average(moment):,.0f} on average, "
+        f"{counted(now.rows, 'input row')} in {now.seconds:.1f} s, {now.rate:,.0f} rows/s "
+        f"in the last {WINDOW:.0f} s, {now.average:,.0f} on average, "
         f"{counted(now.tuples, 'tuple')} in all, {counted(now.replays, 'replay')}{letters}"
     )
-
-
-def _average(moment: Moment) -> float:
-    return moment.snapshot.rows / moment.seconds if moment.seconds else 0.0
 
 
 def _notes(now: Snapshot) -> list[str]:

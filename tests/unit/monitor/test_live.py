@@ -9,9 +9,7 @@ from txstorm.monitor.live import (
     COLUMNS,
     COMMITTED_ROWS,
     FAILURE_LENGTH,
-    WINDOW,
     Moment,
-    Rate,
     as_html,
     line,
     rows,
@@ -28,8 +26,8 @@ def progress(txid: int, steps=STEPS) -> TransactionProgress:
 
 def moment(**changes) -> Moment:
     in_flight = tuple((txid, 1, "processing" if txid > 22 else "committing") for txid in range(21, 30))
-    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, rows=20000, **changes)
-    return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)], 10.0, 2468.0)
+    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, rows=20000, seconds=10.0, rate=2468.0, **changes)
+    return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)])
 
 
 def drawn(one: Moment) -> str:
@@ -88,16 +86,6 @@ def test_work_that_takes_long_is_shown_everywhere():
     for text in (line(one), drawn(one), as_html(one)):
         assert all(note in text for note in expected)
     assert repr(one.snapshot).count("txid 21 committing") == 1
-
-
-def test_the_rate_covers_the_last_seconds():
-    rate = Rate()
-    assert rate.after(0.0, 0) == 0.0
-    assert rate.after(2.0, 200) == 100.0
-    for second in range(3, 60):
-        last = rate.after(float(second), 200 + 1000 * (second - 2))
-    assert last == 1000.0
-    assert rate.after(60.0 + 10 * WINDOW, 57200) < 200.0
 
 
 def test_a_join_names_the_partition_that_holds_it_back():
