@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import importlib.metadata
 import os
 import re
 import shutil
@@ -213,6 +214,12 @@ def test_constraints_pin_every_requirement():
     required = {normal(line) for text in texts for line in text.splitlines() if line}
     pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     assert required - pinned == {"txstorm"}
+    extras = {
+        name: {normal(line) for line in text.splitlines() if line}
+        for name, text in config["options.extras_require"].items()
+    }
+    connect = {normal(one) for one in importlib.metadata.requires("pyspark") or () if 'extra == "connect"' in one}
+    assert connect - {"numpy"} <= extras["spark"] | extras["connect"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from txstorm.monitor.progress import Snapshot
 class Handle:
     """A fake run handle that is active for `looks` polls and then ends."""
 
-    name, engine, ends = "words", "local", False
+    name, engine, phase, ends = "words", "local", "running", False
 
     def __init__(self, looks):
         self.looks = looks
@@ -30,10 +30,6 @@ class Handle:
     @property
     def progress(self):
         return Snapshot(committed=10 - self.looks)
-
-    @property
-    def status(self):
-        return {"phase": "running"}
 
 
 class Display:

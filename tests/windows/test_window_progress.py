@@ -11,11 +11,12 @@ import pytest
 from runs import ended
 from window_cases import Report
 
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import CompositeSpout, Count, Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm.bolts import Identity
 from txstorm.errors import FailedException
 from txstorm.monitor.live import as_html, line
 from txstorm.runtime.watch import Watcher
-from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
 
 BATCHES = [[("a", 1), ("b", 8)], [("a", 12), ("b", 25)], [("a", 3), ("b", 26)]]
@@ -34,9 +35,10 @@ class FailsOnce(Report):
         super().execute(window)
 
 
-def topology(bolt: Any = None, tasks: int = 2) -> Topology:
+def topology(bolt: Any = None, tasks: int = 2, *, live: bool = False) -> Topology:
     rows = [row for batch in BATCHES for row in batch]
     spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=2)
+    spout.live = live
     builder = TransactionalTopologyBuilder("t", "feed", spout)
     means = WindowAggregate("id", table="means", ttl=timedelta(days=1), n="count")
     for name, one in {"w": bolt or Report(), "means": means}.items():
@@ -47,7 +49,7 @@ def topology(bolt: Any = None, tasks: int = 2) -> Topology:
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> None:
-    handle = ended(topology(), tmp_path / "data", engine, until_txid=3)
+    handle = ended(topology(live=True), tmp_path / "data", engine, until_txid=3)
     progress = {one.txid: one for one in handle.recentProgress}
     assert list(progress) == [1, 2, 3]
     for name in ("w", "means"):  # the windows of a and b that end at 10, and that of a that ends at 20
@@ -75,6 +77,26 @@ def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> No
     for text in (line(Watcher(handle)()), as_html(Watcher(handle)()), handle._repr_html_(), repr(handle.progress)):
         assert "windows of w" in text
         assert "3 windows fired, 1 late tuple" in text
+
+
+def test_time_behind_counts_for_what_live_sources_feed(tmp_path: Path) -> None:
+    """Of several sources, one may be live: only what its tuples reach is behind the present."""
+    (tmp_path / "old.jsonl").write_text('{"id": "a", "ts": 1}\n{"id": "a", "ts": 12}\n')
+    rows = MemoryTransactionalSpout([BATCHES[0]], ("id", "ts"))
+    live = MemoryTransactionalSpout([BATCHES[0]], ("id", "ts"))
+    live.live = True
+    sources = {"files": FileSpout(str(tmp_path / "old.jsonl")), "rows": rows, "live": live}
+    builder = TransactionalTopologyBuilder("t", "feed", CompositeSpout(sources))
+    builder.set_bolt("pass", Identity("id", "ts")).shuffle_grouping("feed", "live")
+    inputs = {"a": ("feed", "files"), "b": ("feed", "rows"), "c": ("feed", "live"), "d": ("pass", "default")}
+    for name, (source, stream) in inputs.items():
+        bolt = Report().with_tumbling_window(Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+        builder.set_bolt(name, bolt).fields_grouping(source, stream, ["id"])
+    handle = ended(builder.build_topology(), tmp_path / "data")
+    shown = {name: (one.watermark, one.delay is not None) for name, one in handle.progress.windows.items()}
+    at = [datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in (12, 8)]
+    assert shown == {"a": (at[0], False), "b": (at[1], False), "c": (at[1], True), "d": (at[1], True)}
+    assert line(Watcher(handle)()).count(" s behind") == 2
 
 
 def test_an_attempt_that_fails_counts_nothing(tmp_path: Path) -> None:

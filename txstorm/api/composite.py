@@ -99,6 +99,15 @@ def is_opaque(spout: object) -> bool:
     return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 
+def is_live(spout: object, stream: str) -> bool:
+    """Return whether the source that emits to `stream` of `spout` is live."""
+    if not isinstance(spout, CompositeSpout):
+        return bool(getattr(spout, "live", True))
+    return any(
+        is_live(one, stream) and stream in spout.streams_of(name).values() for name, one in spout.sources.items()
+    )
+
+
 def _declare(name: str, source: Spout, declarer: OutputFieldsDeclarer) -> None:
     made = OutputFieldsDeclarer()
     source.declare_output_fields(made)

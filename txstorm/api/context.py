@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -99,7 +99,8 @@ class WindowProgress:
     Attributes:
         watermark: its watermark after the transaction; None while undefined, `datetime.max` (UTC) at the end of input;
             for windows of processing time, the stamp of the transaction.
-        delay: how far the watermark is behind the stamp of the transaction; None if undefined or at the end of input.
+        delay: how far the watermark is behind the stamp of the transaction; None if undefined, at the end of input, or
+            if no live source feeds the component.
         fired: number of windows that fired; for aggregates and joins, number of results; for a `StoreFeed`, of rows
             put; for a `DataDelaySync`, of rows passed.
         late: number of late tuples.
@@ -166,6 +167,44 @@ class WindowProgress:
             waiting = f"{counted(self.waiting, 'window end')} waiting since a tuple of {self.waiting_since.isoformat()}"
             late += f", {waiting}, {self.waiting_rate:,} per transaction"
         return f"{watermark}{behind}, {counted(self.fired, what)}{done}{late}{held}"
+
+
+@dataclass(frozen=True)
+class WorkProgress:
+    """Progress of the work on a transaction, or on a pack of them, while it goes on.
+
+    Attributes:
+        first, last: the txids.
+        phase: ``processing`` or ``committing``.
+        seconds: how long it has been going on.
+        done, tasks: numbers of the tasks that are done and of all, a task counting once per stage; 0 if unknown.
+        rows: number of rows that the spout has emitted; None if unknown, as on Spark.
+        place: the task whose code runs, as ``split[1]``; empty if unknown.
+        row: number of rows that this task has taken or, if it is one of the spout, has emitted.
+    """
+
+    first: int = 0
+    last: int = 0
+    phase: str = "processing"
+    seconds: float = 0.0
+    done: int = 0
+    tasks: int = 0
+    rows: int | None = None
+    place: str = ""
+    row: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the attributes, and ``text``: what `str` returns."""
+        return {**asdict(self), "seconds": round(self.seconds, 3), "text": str(self)}
+
+    def __str__(self) -> str:
+        txids = f"txid {self.first}" if self.first == self.last else f"txids {self.first}-{self.last}"
+        facts = [
+            "" if self.rows is None else f"{counted(self.rows, 'row')} read",
+            f"{self.done:,} of {counted(self.tasks, 'task')} done" if self.tasks else "",
+            f"{self.place} at row {self.row:,}" if self.place else "",
+        ]
+        return ", ".join([f"{txids} {self.phase} for {self.seconds:,.1f} s", *filter(None, facts)])
 
 
 class CommitResources(Protocol):

@@ -163,10 +163,12 @@ class TransactionalSpout(Component):
     Attributes:
         opaque: True if an undecided batch may be planned again, with other content, after a failure or restart.
         kept_rows: rows that the spout keeps in a state of the topology; None: it keeps none.
+        live: whether its rows arrive as they come into being; False: time behind is not shown for what it feeds.
     """
 
     opaque: ClassVar[bool] = False
     kept_rows: Kept | None = None
+    live: bool = True
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
         "getCoordinator": "coordinator",
@@ -255,8 +257,13 @@ class PartitionedEmitter(StormNames):
 
 
 class PartitionedTransactionalSpout(Component):
-    """Storm's ``IPartitionedTransactionalSpout``: tasks plan each partition's batches, which are replayed exactly."""
+    """Storm's ``IPartitionedTransactionalSpout``: tasks plan each partition's batches, which are replayed exactly.
 
+    Attributes:
+        live: as that of `TransactionalSpout`.
+    """
+
+    live: bool = True
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
         "getCoordinator": "coordinator",
@@ -311,8 +318,13 @@ class OpaquePartitionedEmitter(StormNames):
 
 
 class OpaquePartitionedTransactionalSpout(Component):
-    """Storm's ``IOpaquePartitionedTransactionalSpout``: replays may differ; each tuple is committed only once."""
+    """Storm's ``IOpaquePartitionedTransactionalSpout``: replays may differ; each tuple is committed only once.
 
+    Attributes:
+        live: as that of `TransactionalSpout`.
+    """
+
+    live: bool = True
     storm_names: ClassVar[Mapping[str, str]] = {
         "declareOutputFields": "declare_output_fields",
         "getCoordinator": "coordinator",

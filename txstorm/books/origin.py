@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import repeat
@@ -46,28 +45,6 @@ class HashSeed:
 
     def __str__(self) -> str:
         return f"{self.seed} (Python {self.python})"
-
-
-def warn_of_random_seed() -> None:
-    """Warn, once per process, that results depending on the iteration order of a set cannot be reproduced."""
-    global _warned
-    if _warned or HashSeed.here().seed != RANDOM:
-        return
-    _warned = True
-    warnings.warn(
-        "Python's hash seed is random in this process, so the iteration order of a set of strings differs between "
-        "runs and in replays, and with it results of committers (or of bolts on the local engine) that depend on it; "
-        "start Python, or the notebook server, with PYTHONHASHSEED=0 (txstorm run does so itself)",
-        HashSeedWarning,
-        stacklevel=3,
-    )
-
-
-class HashSeedWarning(UserWarning):
-    """Python's hash seed is random in this process, so results that depend on the order of a set may differ."""
-
-
-_warned = False
 
 
 def first_suspect(origin: CodeOrigin | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import pdb
 import sys
-from bdb import BdbQuit
+from bdb import BdbQuit, Breakpoint
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,8 +42,7 @@ class WindowStop:
 
     def condition(self, window: str) -> str:
         """Return the condition of the breakpoint as an expression, given the name of the variable with the window."""
-        # A comprehension on the same line has a frame of its own, with the argument `.0`.
-        found = f"'.0' not in locals() and {window}.final and {window}.end.isoformat() == {self.end.isoformat()!r}"
+        found = f"{window}.final and {window}.end.isoformat() == {self.end.isoformat()!r}"
         if self.key is None:
             return found
         values = f"{window}.key if isinstance({window}.key, tuple) else [{window}.key]"
@@ -82,7 +81,7 @@ class Debugger:
             (line for _, _, line in code.co_lines() if line and line > code.co_firstlineno), code.co_firstlineno
         )
         linecache.checkcache(code.co_filename)
-        if fault := self._pdb.set_break(code.co_filename, line, cond=condition):
+        if fault := self._pdb.stop_at(code, line, condition):
             raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
 
     def run(self, replay: Callable[[], Result]) -> Result:
@@ -109,11 +108,39 @@ class Debugger:
 
 
 class _Pdb(pdb.Pdb):
-    """A pdb that runs to the first breakpoint without stopping, and starts in the innermost frame of user code."""
+    """A pdb that runs to the first breakpoint without stopping, and starts in the innermost frame of user code.
+
+    A breakpoint of `stop_at` stops once per call, even if its line begins a loop or contains a comprehension.
+    """
 
     def __init__(self) -> None:
         super().__init__(nosigint=True, readrc=False)
         self._started = True
+        self._own: dict[int, CodeType] = {}
+        # Frames that have been entered, and not stopped yet.
+        self._entered: set[FrameType] = set()
+
+    def stop_at(self, code: CodeType, line: int, condition: str | None) -> str | None:
+        """Set a breakpoint at the first `line` of `code`; return why that is not possible, or None."""
+        fault = self.set_break(code.co_filename, line, cond=condition)
+        if not fault:
+            self._own[len(Breakpoint.bpbynumber) - 1] = code
+        return fault
+
+    def dispatch_call(self, frame: FrameType, arg: Any) -> Any:
+        """Note that a method with a breakpoint is entered."""
+        if frame.f_code in self._own.values():
+            self._entered.add(frame)
+        return super().dispatch_call(frame, arg)
+
+    def break_here(self, frame: FrameType) -> bool:
+        """Return whether to stop: at an own breakpoint only the first time in this call."""
+        there = Breakpoint.bplist.get((self.canonic(frame.f_code.co_filename), frame.f_lineno), ())
+        own = all(one.number in self._own for one in there)
+        if there and own and frame not in self._entered:
+            return False
+        self._entered.discard(frame)
+        return super().break_here(frame)
 
     def traced(self, function: Callable[[], Result]) -> Result:
         """Call `function` with the breakpoints enabled."""
@@ -126,6 +153,7 @@ class _Pdb(pdb.Pdb):
 
     def user_line(self, frame: FrameType) -> None:
         """Stop at a line, except for the very first stop, which is inside `traced` itself."""
+        self._entered.discard(frame)
         if self._started:
             super().user_line(frame)
         else:

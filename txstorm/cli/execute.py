@@ -94,7 +94,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             accept_clock=request.accept_clock,
         )
         interrupts.attach(handle)
-        _follow(handle, screen, interrupts, Watcher(handle, started))
+        _follow(handle, screen, interrupts, Watcher(handle))
     document = document_of(handle, time.monotonic() - started)
     if handle.killed:
         document["killed_by"] = handle.killed

@@ -27,7 +27,7 @@ def fix(arguments: Sequence[str]) -> None:
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - the same program
     except OSError:
-        return  # the run warns that its seed is random
+        return  # the run records that its seed is random
 
 
 def _is_ours(arguments: Sequence[str]) -> bool:

@@ -75,9 +75,9 @@ class LineScreen:
 
     def show(self, moment: Moment) -> None:
         """Print a line if it is due and the progress has changed."""
-        if moment.seconds < self._next:
+        if moment.snapshot.seconds < self._next:
             return
-        self._next = moment.seconds + LINE_SECONDS
+        self._next = moment.snapshot.seconds + LINE_SECONDS
         if moment.snapshot != self._last:
             self._last = moment.snapshot
             self.say(line(moment))

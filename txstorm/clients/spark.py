@@ -258,6 +258,19 @@ def cargo_type(target: str, cargo: str) -> Any:
     return StructType([StructField(target, IntegerType()), StructField(cargo, BinaryType())])
 
 
+def tasks_done(session: Any, group: str) -> int | None:
+    """Return how many tasks of the jobs of `group` are done; None if unknown: with Connect, or if the session ended."""
+    if session is None or is_connect(session):
+        return None
+    try:
+        tracker = session.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        return sum(int(stage.numCompletedTasks) for stage in stages if stage is not None)
+    except Exception:  # noqa: BLE001 - as in `is_alive`
+        return None
+
+
 def cancel(session: Any, group: str) -> None:
     """Cancel the jobs of `group`."""
     if is_connect(session):

@@ -80,9 +80,15 @@ def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Convert the rows of `batch` to tuples of Python values."""
+    columns = columns_of_batch(batch)
+    return zip(*columns, strict=True) if batch.num_columns else iter(columns[0])
+
+
+def columns_of_batch(batch: pa.RecordBatch) -> list[list[Any]]:
+    """Convert the columns of `batch` to Python values; one without columns has one list of its rows, empty tuples."""
     if batch.num_columns == 0:
-        return iter([()] * batch.num_rows)
-    return zip(*(column_values(batch, i) for i in range(batch.num_columns)), strict=True)
+        return [[()] * batch.num_rows]
+    return [column_values(batch, i) for i in range(batch.num_columns)]
 
 
 def column_values(batch: pa.RecordBatch, index: int) -> list[Any]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txstorm.engine.cargo import Cargo
+from txstorm.api.context import WorkProgress
+from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
 from txstorm.engine.program import Program
@@ -39,7 +40,7 @@ class LocalEngine:
         self._observe = observe
         self._lanes = lanes
         self._program: Program | None = None
-        self._cancelled: dict[Future[Any], threading.Event] = {}
+        self._work: dict[Future[Any], _Work] = {}
 
     def start(self, program: Program) -> None:
         """Keep the program for later packs."""
@@ -50,25 +51,30 @@ class LocalEngine:
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         """Process `pack` on a thread."""
-        return self._on_thread(str(pack.inputs[0].attempt.txid), lambda cancelled: self.run(pack, cancelled))
+        return self._on_thread(str(pack.inputs[0].attempt.txid), lambda work: self.run(pack, work))
 
-    def _on_thread(self, name: str, work: Callable[[threading.Event], A]) -> Future[A]:
-        cancelled = threading.Event()
+    def _on_thread(self, name: str, call: Callable[[_Work], A]) -> Future[A]:
+        work = _Work()
         # No pool: a bolt that never returns must neither block another pack nor keep the process alive.
-        future = self._lanes.call(lambda: work(cancelled), f"txstorm-local-{name}")
-        self._cancelled[future] = cancelled
-        future.add_done_callback(lambda done: self._cancelled.pop(done, None))
+        future = self._lanes.call(lambda: call(work), f"txstorm-local-{name}")
+        self._work[future] = work
+        future.add_done_callback(lambda done: self._work.pop(done, None))
         return future
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
         """Finish the shares of a large commit one after another on a single thread."""
-        return self._on_thread(f"commit-{work.input.attempt.txid}", lambda cancelled: self._shares(work, cancelled))
+        return self._on_thread(f"commit-{work.input.attempt.txid}", lambda meanwhile: self._shares(work, meanwhile))
+
+    def how_far(self, future: Future[Any]) -> WorkProgress | None:
+        """Return how far a pack or commit is, as its thread has noted."""
+        work = self._work.get(future)
+        return None if work is None else work.how_far()
 
     def cancel(self, future: Future[Any]) -> None:
         """Stop after the current txid or share; a bolt that never returns keeps its thread and is ignored."""
-        cancelled = self._cancelled.get(future)
-        if cancelled is not None:
-            cancelled.set()
+        work = self._work.get(future)
+        if work is not None:
+            work.cancelled.set()
 
     def describe(self) -> Mapping[str, Any]:
         """Return the name of the engine and the number of cores."""
@@ -76,31 +82,41 @@ class LocalEngine:
 
     def close(self) -> None:
         """Cancel running packs, without waiting for bolts that hang."""
-        for cancelled in list(self._cancelled.values()):
-            cancelled.set()
+        for work in list(self._work.values()):
+            work.cancelled.set()
 
-    def _shares(self, work: LargeCommit, cancelled: threading.Event) -> list[ShareDone]:
+    def _shares(self, commit: LargeCommit, work: _Work) -> list[ShareDone]:
         assert self._program is not None
+        work.tasks = len(commit.shares)
         done = []
-        for share in work.shares:
-            _check_not(cancelled)
-            done.append(run_share(self._program, work, share))
+        for share in commit.shares:
+            work.check()
+            done.append(run_share(self._program, commit, share))
+            work.done += 1
         return done
 
-    def run(self, pack: Pack, cancelled: threading.Event | None = None) -> list[Processed]:
-        """Process `pack` on the caller's thread; raises `EngineError` if `cancelled` is set meanwhile."""
+    def run(self, pack: Pack, work: _Work | None = None) -> list[Processed]:
+        """Process `pack` on the caller's thread, and note in `work` how far it is.
+
+        Raises `EngineError` if it is cancelled meanwhile.
+        """
         assert self._program is not None
-        program = self._program
+        program, work = self._program, work or _Work()
+        work.tasks, work.rows = sum(stage.tasks for stage in program.stages), 0
         arrived: dict[int, list[Cargo]] = {}
         for stage in program.stages:
             sent: dict[int, list[Cargo]] = defaultdict(list)
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
-                for cargo in self.task(stage.level, task, pack).run(arrived.get(task, ())):
-                    _check_not(cancelled)
+                work.task = self.task(stage.level, task, pack)
+                for cargo in work.task.run(arrived.get(task, ())):
+                    work.check()
+                    if stage.level == 0 and cargo.kind is Kind.RESULT:
+                        work.rows += cargo.data["counts"].get(program.spout, 0)
                     targets = (0,) if last else destinations(program, stage.level, task, cargo)
                     for target in targets:
                         sent[target].append(cargo)
+                work.done, work.task = work.done + 1, None
             arrived = sent
         return gather(program, pack, arrived.get(0, ()))
 
@@ -110,7 +126,24 @@ class LocalEngine:
         return StageTask(self._program, level, number, pack, self._observe)
 
 
-def _check_not(cancelled: threading.Event | None) -> None:
-    if cancelled is not None and cancelled.is_set():
-        msg = "the job was cancelled"
-        raise EngineError(msg)
+class _Work:
+    """Work on a pack or a large commit: what its thread has noted for others, and whether it is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+        self.done = self.tasks = 0
+        self.rows: int | None = None
+        self.task: StageTask | None = None
+
+    def check(self) -> None:
+        """Raise `EngineError` if the work is cancelled."""
+        if self.cancelled.is_set():
+            msg = "the job was cancelled"
+            raise EngineError(msg)
+
+    def how_far(self) -> WorkProgress:
+        """Return how far it is."""
+        task = self.task
+        place, row, emitted = ("", 0, 0) if task is None else task.at_work()
+        rows = None if self.rows is None else self.rows + emitted
+        return WorkProgress(done=self.done, tasks=self.tasks, rows=rows, place=place, row=row)

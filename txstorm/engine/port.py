@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import NO_FACTS, PlanFacts
+from txstorm.api.context import NO_FACTS, PlanFacts, WorkProgress
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
 from txstorm.storage.tables.intent import Staged
@@ -210,6 +210,12 @@ class Engine(Protocol):
 
         The future raises `EngineError` if the job itself failed or was cancelled. Files that tasks have staged by then,
         or stage later, are unreferenced.
+        """
+
+    def how_far(self, future: Future[Any]) -> WorkProgress | None:
+        """Return how far a submitted pack or commit is: rows, tasks and place; None if that is unknown.
+
+        May be called on any thread, and never raises.
         """
 
     def cancel(self, future: Future[Any]) -> None:

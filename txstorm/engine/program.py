@@ -9,12 +9,13 @@ from typing import Any
 
 import cloudpickle
 
+from txstorm.api.composite import is_live
 from txstorm.api.context import TaskContext
 from txstorm.api.output import StreamDeclaration
 from txstorm.errors import InputError
 from txstorm.plan.commit_jobs import Tables, commit_job_tables
 from txstorm.plan.stages import Edge, Plan, Stage
-from txstorm.topology.graph import Component, Kind
+from txstorm.topology.graph import Component, Kind, Topology
 from txstorm.user_code import copied
 
 
@@ -76,6 +77,7 @@ class Program:
         settings: the topology's settings, as plain values.
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
         spread: committer → its tables, for the committers whose large transactions a job can commit.
+        live: the components that tuples of a live source reach.
     """
 
     topology: str
@@ -86,6 +88,7 @@ class Program:
     settings: Mapping[str, Any]
     spill_dir: str | None = None
     spread: Mapping[str, Tables] = field(default_factory=dict)
+    live: frozenset[str] = frozenset()
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
         """The edges that leave `component`."""
@@ -161,7 +164,19 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         settings=settings,
         spill_dir=spill_dir,
         spread=commit_job_tables(plan),
+        live=_live(topology),
     )
+
+
+def _live(topology: Topology) -> frozenset[str]:
+    spout, found = topology.spout, set[str]()
+    for component in topology.components:
+        if any(
+            is_live(spout.object, one.stream) if one.component == spout.id else one.component in found
+            for one in component.inputs
+        ):
+            found.add(component.id)
+    return frozenset(found)
 
 
 def _spec(component: Component, settings: Mapping[str, Any]) -> ComponentSpec:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import cloudpickle
 import pyarrow as pa
 
+from txstorm.api.context import WorkProgress
 from txstorm.clients import spark as client
 from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
@@ -49,7 +50,7 @@ class SparkEngine:
         self._given = session is not None
         self._session = session
         self._numbers = itertools.count(1)
-        self._groups: dict[Future[Any], str] = {}
+        self._groups: dict[Future[Any], tuple[str, int]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="txstorm-spark")
         # Separate threads: a commit must not wait for packs, which may wait for it.
@@ -77,6 +78,7 @@ class SparkEngine:
             lambda group: list(
                 self._collected(lambda: self._frame(program, lambda level: warm_function(shipped, level)), group)
             ),
+            0,
         )
         try:
             future.result()
@@ -87,17 +89,28 @@ class SparkEngine:
         """Process `pack` as one Spark job; one of system transactions on a thread of the driver, by the same code."""
         if pack.system:
             return self._here.submit(pack)
-        return self._submit(self._pool, lambda group: self._run(pack, group))
+        assert self._program is not None
+        tasks = sum(stage.tasks for stage in self._program.stages)
+        return self._submit(self._pool, lambda group: self._run(pack, group), tasks)
 
     def commit(self, work: LargeCommit) -> Future[list[ShareDone]]:
         """Finish the shares of a large commit as one Spark job, each in a partition."""
-        return self._submit(self._commits, lambda group: self._run_shares(work, group))
+        return self._submit(self._commits, lambda group: self._run_shares(work, group), len(work.shares))
 
-    def _submit(self, pool: ThreadPoolExecutor, job: Callable[[str], A]) -> Future[A]:
+    def how_far(self, future: Future[Any]) -> WorkProgress | None:
+        """Return how many tasks of a pack or commit are done, as Spark knows it; rows are counted in the workers."""
+        with self._lock:
+            group, tasks = self._groups.get(future, ("", 0))
+        if not group:
+            return self._here.how_far(future)
+        done = client.tasks_done(self._session, group)
+        return WorkProgress() if done is None else WorkProgress(done=min(done, tasks), tasks=tasks)
+
+    def _submit(self, pool: ThreadPoolExecutor, job: Callable[[str], A], tasks: int) -> Future[A]:
         group = f"txstorm-{id(self)}-{next(self._numbers)}"
         future = pool.submit(job, group)
         with self._lock:
-            self._groups[future] = group
+            self._groups[future] = group, tasks
         future.add_done_callback(self._forget)
         return future
 
@@ -108,8 +121,8 @@ class SparkEngine:
     def cancel(self, future: Future[Any]) -> None:
         """Cancel the Spark job of a pack or commit."""
         with self._lock:
-            group = self._groups.get(future)
-        if group is None:  # done, or a system transaction
+            group, _ = self._groups.get(future, ("", 0))
+        if not group:  # done, or a system transaction
             self._here.cancel(future)
         elif not future.cancel():
             try:

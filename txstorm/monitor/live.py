@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,15 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from txstorm.api.names import counted
-from txstorm.monitor.progress import Snapshot, TransactionProgress
+from txstorm.monitor.progress import WINDOW, Snapshot, TransactionProgress
 
 STEPS = ("finish", "stage", "decide", "publish", "complete")
 COLUMNS = ("txid", "phase", "tuples", "process", *STEPS, "pack", "group")
 COMMITTED_ROWS = 8
 ACTIVE_ROWS = 4
 WINDOW_ROWS = 6
-WINDOW = 10.0
-FAILURE_LENGTH = 300
+FAILURE_LENGTH = 200
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class Moment:
     Attributes:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
-        seconds: time since the run began, in seconds.
-        rate: input rows per second over the last `WINDOW` seconds.
     """
 
     topology: str
@@ -39,31 +36,12 @@ class Moment:
     phase: str
     snapshot: Snapshot
     recent: Sequence[TransactionProgress] = ()
-    seconds: float = 0.0
-    rate: float = 0.0
-
-
-class Rate:
-    """Input rows per second over the last `WINDOW` seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def after(self, seconds: float, rows: int) -> float:
-        """Return the rate, given the total of committed `rows` at `seconds` after the start; neither ever decreases."""
-        if not self._seen:
-            self._seen.append((0.0, 0))
-        self._seen.append((seconds, rows))
-        while len(self._seen) > 2 and self._seen[1][0] <= seconds - WINDOW:
-            self._seen.popleft()
-        since, before = self._seen[0]
-        return (rows - before) / (seconds - since) if seconds > since else 0.0
 
 
 def line(moment: Moment) -> str:
     """Format the run as one line."""
     now = moment.snapshot
-    text = "; ".join([f"{moment.topology}: {_totals(moment)}", *_windows(now)])
+    text = "; ".join([f"{moment.topology}: {_totals(moment)}", *_notes(now)])
     if now.blocked:
         text += f", BLOCKED({now.blocked})"
     return text + (f", last failure: {_short(now.last_failure)}" if now.last_failure else "")
@@ -78,11 +56,12 @@ def table(moment: Moment) -> RenderableType:
     for row in rows(moment):
         grid.add_row(*row, style="dim" if row[1] == "committed" else "")
     head = Text.assemble((moment.topology, "bold"), f" on {moment.engine}, {moment.phase}: ", _totals(moment))
-    parts: list[RenderableType] = [head, grid, *map(Text, _windows(now))]
+    parts: list[RenderableType] = [head, grid, *map(Text, _notes(now))]
     if now.blocked:
         parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
     if now.last_failure:
-        parts.append(Text(f"last failure: {_short(now.last_failure)}", "yellow"))
+        failure = f"last failure: {_short(now.last_failure)}"
+        parts.append(Text(failure, "yellow", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -102,7 +81,7 @@ def as_html(moment: Moment, hint: str = "") -> str:
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(moment))
     title = html.escape(f"{moment.topology} on {moment.engine}, {moment.phase}: {_totals(moment)}")
-    notes = [*_windows(now), *([f"BLOCKED({now.blocked})"] if now.blocked else [])]
+    notes = [*_notes(now), *([f"BLOCKED({now.blocked})"] if now.blocked else [])]
     notes += [f"last failure: {_short(now.last_failure)}"] if now.last_failure else []
     notes += [hint] if hint else []
     below = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
@@ -130,21 +109,18 @@ def _totals(moment: Moment) -> str:
     letters = f", {counted(now.dead_letters, 'dead letter')}" if now.dead_letters else ""
     return (
         f"committed txid {now.committed}, {len(now.in_flight)} in flight{detail}, {counted(now.txids, 'txid')} with "
-        f"{counted(now.rows, 'input row')} in {moment.seconds:.1f} s, {moment.rate:,.0f} rows/s "
-        f"in the last {WINDOW:.0f} s, {_average(moment):,.0f} on average, "
+        f"{counted(now.rows, 'input row')} in {now.seconds:.1f} s, {now.rate:,.0f} rows/s "
+        f"in the last {WINDOW:.0f} s, {now.average:,.0f} on average, "
         f"{counted(now.tuples, 'tuple')} in all, {counted(now.replays, 'replay')}{letters}"
     )
 
 
-def _average(moment: Moment) -> float:
-    return moment.snapshot.rows / moment.seconds if moment.seconds else 0.0
-
-
-def _windows(now: Snapshot) -> list[str]:
-    """Return a line for each of the first windowed components."""
+def _notes(now: Snapshot) -> list[str]:
+    """Return a line for each transaction that takes long, and for each of the first windowed components."""
+    working = [f"at work: {one}" for one in now.working]
     lines = [f"{one.label(component)}: {one}" for component, one in now.windows.items()]
     left = len(lines) - WINDOW_ROWS
-    return lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"]
+    return working + (lines if left <= 0 else [*lines[:WINDOW_ROWS], f"and windows of {left} more"])
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Progress of a run: one record per committed transaction, totals, and a snapshot of the transactions in flight."""
+"""Progress of a run: one record per committed transaction, totals, and a snapshot of the transactions in flight.
+
+It is one module, as the monitor is what makes all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import WindowProgress
+from txstorm.api.context import WindowProgress, WorkProgress
 from txstorm.api.names import counted
 from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
-from txstorm.lanes import start_thread
+from txstorm.lanes import THREADS, start_thread
 
 log = logging.getLogger("txstorm.monitor")
 RECENT = 100
 QUEUE = 10_000
 """Maximum number of progress records that wait for the listeners; further records are dropped."""
+WINDOW = 10.0
+"""Seconds over which the present rate is taken."""
 CLOSE_SECONDS = 10.0
 """Seconds for which the end of a run waits until the listeners have received the queued records."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -116,11 +121,15 @@ class Snapshot:
         txids, tuples, rows, replays, dead_letters: totals of this run; rows counts the tuples of the spout, tuples
             those of spout and bolts.
         blocked: the reason why a decided group cannot be published; None if none is blocked.
-        last_failure: the last failure, with its attempt, until its txid is committed.
+        last_failure: the last failure, with its attempt, until its txid is committed; if the failures before it were
+            the same, with their number.
         failures: (txid, number of failures, last cause) of txids not yet committed, in all runs.
         emitted: component → number of emitted tuples.
         undelivered: number of progress records that were dropped because listeners were too slow.
         windows: windowed component → watermark and its delay after the last committed txid; totals of this run.
+        working: how far transactions are that take longer than a second: the one that commits, and the oldest job.
+        seconds: time since the run began to read, until its end.
+        rate: input rows per second that were committed in the last `WINDOW` seconds, or since the beginning.
     """
 
     in_flight: tuple[tuple[int, int, str], ...] = ()
@@ -136,6 +145,14 @@ class Snapshot:
     emitted: Mapping[str, int] = field(default_factory=dict)
     undelivered: int = 0
     windows: Mapping[str, WindowProgress] = field(default_factory=dict)
+    working: tuple[WorkProgress, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    rate: float = field(default=0.0, compare=False)
+
+    @property
+    def average(self) -> float:
+        """Input rows per second since the run began to read."""
+        return self.rows / self.seconds if self.seconds else 0.0
 
     def __repr__(self) -> str:
         fields = {
@@ -143,6 +160,7 @@ class Snapshot:
             "in flight": counted(len(self.in_flight), "txid"),
             "this run": f"{counted(self.txids, 'txid')}, {counted(self.rows, 'input row')}, "
             f"{counted(self.tuples, 'tuple')}, {counted(self.replays, 'replay')}",
+            "at work": "; ".join(map(str, self.working)) or None,
             **{one.label(component): str(one) for component, one in self.windows.items()},
             "dead letters": self.dead_letters or None,
             "not delivered to listeners": self.undelivered or None,
@@ -161,6 +179,42 @@ class _Totals:
     dead_letters: int = 0
     emitted: Counter[str] = field(default_factory=Counter)
     windows: dict[str, WindowProgress] = field(default_factory=dict)
+
+
+class _Failure(NamedTuple):
+    """The last failure: its txid, where it was, its cause, and how often that has occurred in a row."""
+
+    txid: int
+    place: str
+    cause: str
+    times: int
+
+    def __str__(self) -> str:
+        repeated = f", {counted(self.times, 'time')}" if self.times > 1 else ""
+        return f"{self.place}{repeated}: {self.cause}"
+
+
+class _Rate:
+    """Input rows per second over the last `WINDOW` seconds, from `start`; times come in order. Not thread-safe."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self._seen: deque[tuple[float, int]] = deque([(start, 0)])
+
+    def add(self, now: float, rows: int) -> None:
+        """Record the total of committed `rows`."""
+        self._seen.append((now, rows))
+        self._forget(now)
+
+    def at(self, now: float) -> float:
+        """Return the rate."""
+        self._forget(now)
+        seconds = min(WINDOW, now - self.start)
+        return (self._seen[-1][1] - self._seen[0][1]) / seconds if seconds > 0 else 0.0
+
+    def _forget(self, now: float) -> None:
+        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW:
+            self._seen.popleft()
 
 
 Listener = Callable[[TransactionProgress], None]
@@ -248,34 +302,46 @@ class Monitor:
         listeners: called in order, on one separate thread, after a transaction has been committed. A slow listener
             delays nothing: if too many records wait for it, new records are dropped and counted. An exception of a
             listener is logged and has no effect on the transaction, which is committed.
+        monotonic: a clock in seconds.
+
+    Attributes:
+        at_work: returns `Snapshot.working`; set by the driver.
     """
 
-    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, listeners: Sequence[Listener] = (), monotonic: Callable[[], float] = THREADS.monotonic) -> None:
         self._lock = threading.Lock()
+        self._monotonic = monotonic
+        self._rate: _Rate | None = None
+        self._ended: float | None = None
         self._listeners = _Delivery(listeners)
         self._recent: deque[TransactionProgress] = deque(maxlen=RECENT)
         self._totals = _Totals()
         self._state: State | None = None
         self._blocked: str | None = None
-        self._last_failure: tuple[int, str] | None = None
+        self._last_failure: _Failure | None = None
         self._failures: dict[int, tuple[int, str]] = {}
+        self.at_work: Callable[[], tuple[WorkProgress, ...]] = tuple
 
     # -- reports of the driver ----------------------------------------------------------------------------------
 
     def watch(self, state: State) -> None:
-        """Record the coordinator's state after an event."""
+        """Record the coordinator's state after an event; the first one is the beginning of the run."""
         self._state = state
+        self._rate = self._rate or _Rate(self._monotonic())
 
     def known_failures(self, failures: Mapping[int, tuple[int, str]]) -> None:
         """Add the failures of earlier runs, txid → (count, last cause). Call before the first event."""
         self._failures = dict(failures)
         if failures:
             txid = min(failures)
-            self._last_failure = txid, f"txid {txid}: {failures[txid][1]}"
+            count, cause = failures[txid]
+            self._last_failure = _Failure(txid, f"txid {txid}", cause, count)
 
     def failed(self, attempt: TransactionAttempt, cause: str, count: int = 1) -> None:
         """Record a failed attempt; `count` is the number of failures of its txid."""
-        self._last_failure = attempt.txid, f"{attempt}: {cause}"
+        last = self._last_failure
+        times = last.times + 1 if last is not None and last.cause == cause else 1
+        self._last_failure = _Failure(attempt.txid, str(attempt), cause, times)
         with self._lock:
             self._failures[attempt.txid] = (count, cause)
 
@@ -294,6 +360,8 @@ class Monitor:
             self._totals.txids += len(done)
             self._totals.tuples += sum(sum(progress.tuples.values()) for progress in done)
             self._totals.rows += sum(progress.numInputRows for progress in done)
+            if self._rate is not None:
+                self._rate.add(self._monotonic(), self._totals.rows)
             for progress in done:
                 self._totals.emitted.update(progress.tuples)
                 for component, one in progress.windows.items():
@@ -302,13 +370,14 @@ class Monitor:
             self._totals.dead_letters += sum(progress.dead_letters for progress in done)
             for progress in done:
                 self._failures.pop(progress.txid, None)
-            if self._last_failure is not None and done and self._last_failure[0] <= done[-1].txid:
+            if self._last_failure is not None and done and self._last_failure.txid <= done[-1].txid:
                 self._last_failure = None
         for progress in done:
             self._listeners.put(progress)
 
     def close(self) -> None:
-        """Stop calling listeners once the queued records are delivered; the wait is bounded: a listener may hang."""
+        """Stop the clock, and the calls of listeners once queued records are delivered, or after `CLOSE_SECONDS`."""
+        self._ended = self._monotonic() if self._ended is None else self._ended
         self._listeners.close()
 
     # -- queries ------------------------------------------------------------------------------------------------
@@ -329,6 +398,8 @@ class Monitor:
         with self._lock:
             failures = tuple((txid, *failure) for txid, failure in sorted(self._failures.items()))
             windows = dict(totals.windows)
+            now = self._monotonic() if self._ended is None else self._ended
+            seconds, rate = (0.0, 0.0) if self._rate is None else (now - self._rate.start, self._rate.at(now))
         return Snapshot(
             in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
             committed=0 if state is None else state.currtx - 1,
@@ -336,13 +407,16 @@ class Monitor:
             tuples=totals.tuples,
             replays=totals.replays,
             blocked=self._blocked,
-            last_failure=None if failure is None else failure[1],
+            last_failure=None if failure is None else str(failure),
             dead_letters=totals.dead_letters,
             failures=failures,
             rows=totals.rows,
             emitted=dict(totals.emitted),
             undelivered=self._listeners.dropped,
             windows=windows,
+            working=self.at_work(),
+            seconds=seconds,
+            rate=rate,
         )
 
 

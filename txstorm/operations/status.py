@@ -58,8 +58,9 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
     Returns:
         ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (description of the lease holder, or
         None), ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase),
-        ``blocked`` (the reason why a decided transaction cannot be published, or None), ``error`` (the cause of the
-        last run's end, or None), ``hash_seed`` (Python's hash seed in the last run: ``seed``, which is ``random`` or a
+        ``working`` (how far transactions are that take longer than five seconds, as `WorkProgress`), ``blocked`` (the
+        reason why a decided transaction cannot be published, or None), ``error`` (the cause of the last run's end, or
+        None), ``hash_seed`` (Python's hash seed in the last run: ``seed``, which is ``random`` or a
         number, a ``probe`` of it, and the version of ``python``; or None), and the facts that the run has last reported
         (`LIVE_FACTS`), among them ``source``: what holds of the source, such as files that wait to be completed.
 
@@ -152,6 +153,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
         "active": books.active(),
         "committed_txid": committed,
         "in_flight": in_flight,
+        "working": [one for one in told.get("working", ()) if running and one["last"] > committed],
         "blocked": told.get("blocked") if running or books.live_intents() else None,
         "error": None if running else told.get("error"),
         "hash_seed": (books.origin() or {}).get("hash_seed"),

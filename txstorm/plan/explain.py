@@ -24,13 +24,28 @@ class Branch:
     below: Sequence[Branch] = field(default_factory=tuple)
 
 
-def explain(plan: Topology | Plan) -> str:
-    """Describe the plan of a topology, or an already compiled plan, as a tree of text lines."""
+def explain(plan: Topology | Plan, *, why: bool = False) -> str:
+    """Describe the plan of a topology, or an already compiled plan, as a tree of text lines.
+
+    Args:
+        plan: the topology, or its plan.
+        why: whether to say of each committer why a job cannot commit its large transactions.
+    """
     compiled = plan if isinstance(plan, Plan) else compile_plan(plan)
-    roots = [_processing(compiled), *_crossing(compiled), _commit(compiled)]
+    roots = [_processing(compiled), *_crossing(compiled), _commit(compiled, why=why)]
     head = f"plan of topology {printable(compiled.topology.id)}"
     warnings = [f"warning: {one}" for one in compiled.topology.warnings]
-    return "\n".join([head, *(line for root in roots for line in _drawn(root)), *warnings])
+    hint = [] if why else _driver_only(compiled)
+    return "\n".join([head, *(line for root in roots for line in _drawn(root)), *hint, *warnings])
+
+
+def _driver_only(plan: Plan) -> list[str]:
+    """Return a line that names the committers of `_large` that a job cannot commit; empty if there is none."""
+    names = [name for name in plan.commit if plan.topology.component(name).kind == "committer" and _reasons(plan, name)]
+    if not names:
+        return []
+    how = "txstorm explain --why, or explain(…, why=True), says why"
+    return [f"large commits in the driver, not as a job: {printable(', '.join(names))}; {how}"]
 
 
 def _processing(plan: Plan) -> Branch:
@@ -67,31 +82,34 @@ def _crossing(plan: Plan) -> list[Branch]:
     return [Branch("reaches the driver, in files beyond spill_bytes", lines)] if lines else []
 
 
-def _commit(plan: Plan) -> Branch:
+def _commit(plan: Plan, *, why: bool) -> Branch:
     if not plan.commit:
         return Branch("commit phase: nothing finishes here; a txid commits when it is processed")
-    steps = [_step(plan, place, name) for place, name in enumerate(plan.commit, 1)]
+    steps = [_step(plan, place, name, why=why) for place, name in enumerate(plan.commit, 1)]
     decided = ", each decided before the next" if plan.topology.external else ""
     return Branch(f"commit phase: finishes one txid after the other, in the driver, in this order{decided}", steps)
 
 
-def _step(plan: Plan, place: int, name: str) -> Branch:
+def _step(plan: Plan, place: int, name: str, *, why: bool) -> Branch:
     component = plan.topology.component(name)
     inputs = [Branch(f"from {_source(edge)} by {printable(edge.grouping)}") for edge in plan.in_edges(name)]
-    large = [_large(plan, name)] if component.kind == "committer" else []
+    large = _large(plan, name, why=why) if component.kind == "committer" else []
     return Branch(f"{place}. {_headline(component)}", [*inputs, *_tables(plan.topology, name), *large])
 
 
-def _large(plan: Plan, name: str) -> Branch:
-    """Return a branch that states whether a job can commit the committer's large transactions and, if not, why."""
-    reasons = obstacles(plan, name)
-    if reasons:
-        return Branch("large commits: in the driver, not as a job", [Branch(reason) for reason in reasons])
+def _large(plan: Plan, name: str, *, why: bool) -> list[Branch]:
+    """Return a branch that says that a job can commit the committer's large transactions; if `why`, also why not."""
+    reasons = _reasons(plan, name)
+    if not reasons:
+        return [Branch("large commits: as a job, by key")]
+    return [Branch("large commits: in the driver, not as a job", [Branch(one) for one in reasons])] if why else []
+
+
+def _reasons(plan: Plan, name: str) -> list[str]:
+    """Return the reasons why a job cannot commit the committer's large transactions; empty if it can."""
     settings = plan.topology.settings
-    if settings.large_commit_rows is None and settings.large_commit_bytes is None:
-        switched_off = Branch("large_commit_rows and large_commit_bytes are none")
-        return Branch("large commits: in the driver, not as a job", [switched_off])
-    return Branch("large commits: as a job, by key")
+    off = settings.large_commit_rows is None and settings.large_commit_bytes is None
+    return obstacles(plan, name) or (["large_commit_rows and large_commit_bytes are none"] if off else [])
 
 
 def _tables(topology: Topology, name: str) -> list[Branch]:

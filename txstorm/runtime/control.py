@@ -9,12 +9,13 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from txstorm.api.context import WorkProgress
 from txstorm.books.requests import (
     ACCEPT_CLOCK,
     ACTIVATE,
@@ -41,6 +42,8 @@ from txstorm.topology.rebalance import rebalanced
 log = logging.getLogger("txstorm.control")
 POLL = 0.2
 TELL = 0.5
+WORK = 5.0
+"""Intervals in seconds: requests are looked for, the status is written, and in it how far work is that takes long."""
 P = TypeVar("P")
 
 
@@ -114,6 +117,8 @@ class Control:
         self._deadline: float | None = None
         self._look_at = self._tell_at = 0.0
         self._reported: Mapping[str, Any] = {}
+        self._work: list[dict[str, Any]] = []
+        self._work_at = 0.0
         self.killer: str | None = None
 
     @property
@@ -310,6 +315,7 @@ class Control:
             "started_at": self._started_at,
             "committed_txid": now.committed or session.currtx - 1,
             "in_flight": [list(active) for active in now.in_flight],
+            "working": self._working(now.working),
             "txids": now.txids,
             "tuples": now.tuples,
             "replays": now.replays,
@@ -322,6 +328,14 @@ class Control:
             "killed_by": self.killer,
             "error": None if error is None else f"{type(error).__name__}: {error}"[:4000],
         }
+
+    def _working(self, working: Sequence[WorkProgress]) -> list[dict[str, Any]]:
+        """Return what is at work for longer than `WORK`, as it was at most that long ago: each change is a write."""
+        now = self.session.lanes.monotonic()
+        if not working or now >= self._work_at:
+            self._work_at = now + WORK
+            self._work = [one.to_json() for one in working if one.seconds >= WORK]
+        return self._work
 
 
 def _parallelism(topology: Topology) -> dict[str, int]:

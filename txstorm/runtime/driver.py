@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
+from txstorm.api.context import WorkProgress
 from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
@@ -34,6 +35,8 @@ from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
 
 log = logging.getLogger("txstorm.driver")
+LONG = 1.0
+"""Duration of a job or a commit, in seconds, after which displays show how far it is."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,13 @@ class Driver:
             monotonic=session.lanes.monotonic,
             full=lambda: session.gate.full,
         )
+        monitor.at_work = self.at_work
+
+    def at_work(self) -> tuple[WorkProgress, ...]:
+        """Return how far the commit and the job are that have been going on for longer than `LONG`. Thread-safe."""
+        turn = self._session.committer.turn
+        found = (None if turn is None else turn.how_far(LONG), self.jobs.how_far(LONG))
+        return tuple(one for one in found if one is not None)
 
     @property
     def state(self) -> State:

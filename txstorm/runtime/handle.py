@@ -149,6 +149,7 @@ class RunHandle:
             "lastFailure": now.last_failure,
             "failures": {txid: {"count": count, "cause": cause} for txid, count, cause in now.failures},
             "deadLetters": now.dead_letters,
+            **({"working": [one.to_json() for one in now.working]} if now.working else {}),
             **({"windows": windows_json(now.windows)} if now.windows else {}),
         }
         return Facts(f"status of {self.name}", facts)
@@ -228,9 +229,9 @@ class RunHandle:
             see = f"{letters_command(self.data_dir)}, or handle.dead_letters()"
             warnings.warn(f"topology {self.name}: {what} left out; see: {see}", DeadLettersWarning, stacklevel=3)
 
-    def explain(self) -> None:
-        """Print the compiled plan."""
-        print(explain(self.topology))
+    def explain(self, *, why: bool = False) -> None:
+        """Print the compiled plan; `why`: also why a job cannot commit large transactions of a committer."""
+        print(explain(self.topology, why=why))
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -332,6 +333,7 @@ class RunHandle:
             "input rows": f"{now.rows:,}",
             "tuples": f"{now.tuples:,}",
             "replays": now.replays,
+            **({"at work": "; ".join(map(str, now.working))} if now.working else {}),
             **{one.label(component): one for component, one in now.windows.items()},
             **({"dead letters": now.dead_letters} if now.dead_letters else {}),
             "data": self.data_dir,

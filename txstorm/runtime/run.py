@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.books.data_directory import default_directory
-from txstorm.books.origin import origin_of, warn_of_random_seed
+from txstorm.books.origin import origin_of
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
@@ -84,7 +84,6 @@ def run(
         KilledError: the topology was ended with ``txstorm kill`` while this run was on standby.
     """
     _check_topology(topology, bounded=available_now)
-    warn_of_random_seed()
     origin = origin_of(topology, target)
     if settings:
         topology = topology.with_settings(settings)

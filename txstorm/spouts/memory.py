@@ -43,6 +43,8 @@ class MemoryTransactionalSpout(TransactionalSpout):
         SettingError: `take`, a partition number or `fields` is invalid.
     """
 
+    live = False
+
     def __init__(
         self, partitions: Mapping[int, Rows] | Sequence[Rows], fields: Sequence[str] | str, take: Take = 100
     ) -> None:

@@ -7,7 +7,30 @@ _ONE = f"{_RECORDS}::test_one_bad_record_is_one_letter_and_costs_no_result"
 
 _ORDER = "tests/conformance/test_source_order.py::test_each_transaction_begins_where_the_last_one_ended"
 
+_BEHIND = "tests/windows/test_window_progress.py::test_time_behind_counts_for_what_live_sources_feed"
+
 MUTANTS = (
+    Mutant(
+        "old_data_is_behind",
+        "ComponentRun._report",
+        "self.spec.id not in self.phase.program.live",
+        "False",
+        _BEHIND,
+    ),
+    Mutant(
+        "every_source_counts_as_live_if_one_is",
+        "is_live",
+        "is_live(one, stream) and stream in spout.streams_of(name).values()",
+        "is_live(one, stream)",
+        _BEHIND,
+    ),
+    Mutant(
+        "rows_that_were_read_count_again_in_each_stage",
+        "LocalEngine.run",
+        "stage.level == 0 and cargo.kind is Kind.RESULT",
+        "cargo.kind is Kind.RESULT",
+        "tests/unit/engine/test_local.py::test_a_pack_says_how_far_it_is",
+    ),
     Mutant(
         "rows_come_in_the_order_of_the_tasks_that_read_them",
         "Cargo.order",

@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_commit_that_is_over_is_at_work",
+        "CommitTurn.how_far",
+        "since is None or attempt is None or seconds < longer",
+        "attempt is None",
+        "tests/unit/runtime/test_runs.py::test_work_that_takes_long_shows_how_far_it_is",
+    ),
+    Mutant(
         "previous_is_the_nearest_committed",
         "Planning.plan",
         "self.metas.get(txid - 1)",

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from txstorm import run
 from txstorm.books import origin
-from txstorm.books.origin import HashSeed, HashSeedWarning
+from txstorm.books.origin import HashSeed
 from txstorm.cli import hash_seed
 from txstorm.operations.status import read_status
 from txstorm.replay.single import replay_txid
@@ -103,10 +102,10 @@ def test_runs_and_replays_of_the_command_use_hash_seed_0(sets: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_keeps_its_seed_warns_once_and_replays_report_it(sets: Path) -> None:
+def test_a_program_keeps_its_seed_and_replays_report_it(sets: Path) -> None:
     done = python("job.py", cwd=sets)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("HashSeedWarning") == 1 and "PYTHONHASHSEED=0" in done.stderr
+    assert done.stderr == "", "no warning at the start"
     recorded = origin_recorded(sets / "data")
     assert recorded is not None and recorded.hash_seed is not None
     assert recorded.hash_seed.seed == "random"
@@ -177,21 +176,8 @@ def test_commands_that_are_not_restarted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert started == ([[sys.executable, "-m", "txstorm", "run", "x"]] if sys.flags.hash_randomization else [])
 
 
-def test_one_warning_per_process(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sets as module  # type: ignore[import-not-found]
-
-    monkeypatch.setattr(origin, "_warned", False)
-    monkeypatch.setattr(HashSeed, "here", classmethod(lambda cls: cls("random", 1, "3.11")))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        for name in ("a", "b"):
-            run(module.topology, engine="local", data_dir=sets / name, available_now=True).awaitTermination()
-    assert [one.category for one in told if one.category is HashSeedWarning] == [HashSeedWarning]
-    assert next(one for one in told if one.category is HashSeedWarning).filename == __file__
-
-
 def test_the_hash_seed_is_reported_only_if_rows_differ(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sets as module
+    import sets as module  # type: ignore[import-not-found]
 
     run(module.topology, engine="local", data_dir=sets / "data", available_now=True).awaitTermination()
     assert replay_txid(module.made(), sets / "data", 1).notes == ()

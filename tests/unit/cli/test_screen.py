@@ -8,7 +8,7 @@ from txstorm.monitor.progress import Snapshot
 
 
 def moment(seconds: float, committed: int) -> Moment:
-    return Moment("words", "local", "running", Snapshot(committed=committed, txids=committed), (), seconds)
+    return Moment("words", "local", "running", Snapshot(committed=committed, txids=committed, seconds=seconds))
 
 
 def test_lines_are_rate_limited_and_printed_only_for_changes():

@@ -10,6 +10,7 @@ import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, program
 
+from txstorm.api.context import WorkProgress
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Processed
 from txstorm.errors import EngineError
@@ -49,6 +50,21 @@ def test_a_cancelled_pack_ends_after_the_current_txid(engine: LocalEngine) -> No
     with pytest.raises(EngineError, match="cancelled"):
         future.result(timeout=60)
     assert not [one for one in samples.called if one[0] == "a" and one[1] > 1]
+
+
+def test_a_pack_says_how_far_it_is(engine: LocalEngine) -> None:
+    """Rows that the spout has emitted, tasks that are done, and the row that a bolt is at, while its code runs."""
+    future, (entered, leave) = engine.submit(pack([2, 4, 1, 23, 3], [1])), samples.gates.values()
+    assert entered.wait(60)
+    assert engine.how_far(future) == WorkProgress(done=1, tasks=5, rows=5, place="a[1]", row=2)
+    samples.gates.update(entered=threading.Event(), leave=threading.Event())
+    leave.set()
+    assert samples.gates["entered"].wait(60)  # 23 waits once more, in b
+    found = engine.how_far(future)
+    assert found is not None and found.rows == 6 and found.place.startswith("b[") and 2 <= found.done < 5
+    samples.gates["leave"].set()
+    assert future.result(timeout=60)[1].error is None
+    assert engine.how_far(future) is None
 
 
 def test_closing_cancels_running_packs_without_waiting(engine: LocalEngine) -> None:

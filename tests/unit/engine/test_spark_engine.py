@@ -18,6 +18,7 @@ from runs import ended
 from short_runs import CountWords, counting
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
+from txstorm.api.context import WorkProgress
 from txstorm.clients import spark as client
 from txstorm.engine import spark as engine_module
 from txstorm.engine.arrow import rows_of_batch
@@ -226,12 +227,15 @@ def test_cancelling_a_pack_ends_only_its_own_job(spark: Any, tmp_path: Path) -> 
     while len(list(tmp_path.glob("entered-*"))) < 2:
         assert time.monotonic() < end
         time.sleep(0.01)
+    assert made.how_far(futures[1]) == WorkProgress(done=0, tasks=1)
+    group = made._groups[futures[1]][0]
     made.cancel(futures[0])
     with pytest.raises(EngineError, match="cancelled"):
         futures[0].result(timeout=120)
     assert not futures[1].done()
     (tmp_path / "leave-2").touch()
     assert futures[1].result(timeout=120)[0].error is None
+    assert (client.tasks_done(spark, group), made.how_far(futures[1])) == (1, None)
     (tmp_path / "leave-1").touch()
     made.close()
 

@@ -3,8 +3,18 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from txstorm.api.context import HeldBack, WindowProgress
-from txstorm.monitor.live import ACTIVE_ROWS, COLUMNS, COMMITTED_ROWS, WINDOW, Moment, Rate, as_html, line, rows, table
+from txstorm.api.context import HeldBack, WindowProgress, WorkProgress
+from txstorm.monitor.live import (
+    ACTIVE_ROWS,
+    COLUMNS,
+    COMMITTED_ROWS,
+    FAILURE_LENGTH,
+    Moment,
+    as_html,
+    line,
+    rows,
+    table,
+)
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 
 STEPS = {"finish": 1.0, "stage": 2.0, "decide": 3.0, "publish": 4.0, "complete": 5.25}
@@ -16,8 +26,8 @@ def progress(txid: int, steps=STEPS) -> TransactionProgress:
 
 def moment(**changes) -> Moment:
     in_flight = tuple((txid, 1, "processing" if txid > 22 else "committing") for txid in range(21, 30))
-    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, rows=20000, **changes)
-    return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)], 10.0, 2468.0)
+    snapshot = Snapshot(in_flight, 20, 20, 24680, 2, rows=20000, seconds=10.0, rate=2468.0, **changes)
+    return Moment("words", "spark", "running", snapshot, [progress(txid) for txid in range(1, 21)])
 
 
 def drawn(one: Moment) -> str:
@@ -48,6 +58,9 @@ def test_blocked_and_the_last_failure_are_shown_everywhere():
     assert "BLOCKED(changes/counts: [gone])" in as_html(one)
     assert "raised &lt;X&gt;" in as_html(one)
     assert "<X>" not in as_html(one)
+    long = moment(last_failure="21:7, 3 times: " + "why " * 100)  # one line, however narrow
+    assert [text.rstrip()[-1] for text in drawn(long).splitlines() if "why" in text] == ["…"]
+    assert len(line(long)) - len(line(moment())) < FAILURE_LENGTH + 20
 
 
 def test_the_line_and_the_table_have_totals_and_columns():
@@ -63,14 +76,16 @@ def test_the_line_and_the_table_have_totals_and_columns():
     assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
 
 
-def test_the_rate_covers_the_last_seconds():
-    rate = Rate()
-    assert rate.after(0.0, 0) == 0.0
-    assert rate.after(2.0, 200) == 100.0
-    for second in range(3, 60):
-        last = rate.after(float(second), 200 + 1000 * (second - 2))
-    assert last == 1000.0
-    assert rate.after(60.0 + 10 * WINDOW, 57200) < 200.0
+def test_work_that_takes_long_is_shown_everywhere():
+    job = WorkProgress(23, 25, "processing", 1234.5, 3, 8, 1_000_000, "split[1]", 65_000)
+    one = moment(working=(WorkProgress(21, 21, "committing", 2.0), job))
+    expected = (
+        "at work: txid 21 committing for 2.0 s",
+        "at work: txids 23-25 processing for 1,234.5 s, 1,000,000 rows read, 3 of 8 tasks done, split[1] at row 65,000",
+    )
+    for text in (line(one), drawn(one), as_html(one)):
+        assert all(note in text for note in expected)
+    assert repr(one.snapshot).count("txid 21 committing") == 1
 
 
 def test_a_join_names_the_partition_that_holds_it_back():

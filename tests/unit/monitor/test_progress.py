@@ -54,9 +54,55 @@ def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     for txid, shown in ((5, "6:55: why"), (6, None)):  # until what failed is committed
         monitor.committed([progress(txid)])
         assert monitor.snapshot().last_failure == shown
+    for txid, attempt, cause, shown in (
+        (7, 70, "why", "7:70: why"),
+        (7, 71, "why", "7:71, 2 times: why"),
+        (7, 72, "another", "7:72: another"),
+        (8, 80, "another", "8:80, 2 times: another"),
+    ):
+        monitor.failed(TransactionAttempt(txid, attempt), cause)
+        assert monitor.snapshot().last_failure == shown
+    monitor.known_failures({9: (40, "before")})
+    assert monitor.snapshot().last_failure == "txid 9, 40 times: before"
     for cause in ("state counts: permission denied", None):
         monitor.blocked(cause)
         assert monitor.snapshot().blocked == cause
+
+
+def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
+    """By a manual clock: 1,000 rows a second from 100 s after the start on, whoever looks, and when; then nothing."""
+    now = [50.0]
+    monitor = Monitor(monotonic=lambda: now[0])
+    now[0] = 1000.0  # on standby, and while Spark starts
+    assert (monitor.snapshot().seconds, monitor.snapshot().rate, monitor.snapshot().average) == (0.0, 0.0, 0.0)
+    rates = {}
+    for second in range(161):
+        now[0] = 1000.0 + second
+        if second == 0:
+            monitor.watch(initial(Config(2)))
+        if 100 < second <= 140:
+            monitor.committed([progress(second, 1000)])
+        if second in (2, 101, 105, 110, 140, 145, 149, 150, 160):
+            rates[second] = (round(monitor.snapshot().rate), round(monitor.snapshot().average))
+    assert rates == {
+        2: (0, 0),
+        101: (100, 10),
+        105: (500, 48),
+        110: (1000, 91),
+        140: (1000, 286),
+        145: (500, 276),
+        149: (100, 268),
+        150: (0, 267),
+        160: (0, 250),
+    }
+    monitor.close()
+    now[0] += 3600  # what has ended does not become slower
+    assert (monitor.snapshot().seconds, monitor.snapshot().average) == (160.0, 250.0)
+    early = Monitor(monotonic=lambda: now[0])
+    early.watch(initial(Config(2)))
+    now[0] += 2
+    early.committed([progress(1, 300)])
+    assert early.snapshot().rate == early.snapshot().average == 150.0
 
 
 def test_a_hanging_listener_delays_nothing_and_dropped_records_are_counted(monkeypatch, caplog) -> None:

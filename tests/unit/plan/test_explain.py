@@ -91,7 +91,18 @@ commit phase: nothing finishes here; a txid commits when it is processed"""
     ids=["word count", "committers in the middle", "branches and streams", "without committers"],
 )
 def test_the_text_of_a_plan(topology, text):
-    assert explain(topology) == explain(compile_plan(topology)) == text
+    assert explain(topology, why=True) == explain(compile_plan(topology), why=True) == text
+
+
+def test_reasons_are_given_on_demand():
+    """By default one line names the committers whose large transactions no job can commit, and says how to ask why."""
+    *lines, last = explain(source_diagram()).splitlines()
+    how = "txstorm explain --why, or explain(…, why=True), says why"
+    assert last == f"large commits in the driver, not as a job: B, D; {how}"
+    asked = [line.lstrip("│├└─ ") for line in DIAGRAM.splitlines()]
+    reasons = ("large commits", "it has no keyed state", "its input from C")
+    assert [line.lstrip("│├└─ ") for line in lines] == [one for one in asked if not one.startswith(reasons)]
+    assert explain(word_count()) == WORD_COUNT
 
 
 def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
@@ -108,6 +119,6 @@ def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
 def test_disabled_large_commits():
     topology = word_count().with_settings({"large_commit_rows": None})
     assert explain(topology) == WORD_COUNT
-    *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"})).splitlines()
+    *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"}), why=True).splitlines()
     assert verdict.endswith("large commits: in the driver, not as a job")
     assert reason.endswith("large_commit_rows and large_commit_bytes are none")

@@ -15,7 +15,10 @@ from watched import Gathering
 from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.coordinator import journal
 from txstorm.errors import InputError, SettingError, StoppedError, TopologyFailed
+from txstorm.monitor.live import line
+from txstorm.operations.status import read_status
 from txstorm.runtime.handle import RunHandle
+from txstorm.runtime.watch import Watcher
 from txstorm.spouts import MemoryTransactionalSpout
 
 PATIENCE = 60
@@ -264,6 +267,29 @@ def test_results_are_available_from_the_handle_and_the_journal_can_be_replayed(
     replayed = journal.replay(path.read_text(encoding="utf-8").splitlines())
     assert replayed.difference is None
     assert replayed.state.currtx == 3
+
+
+def test_work_that_takes_long_shows_how_far_it_is(words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job and a commit: in the status, the line, and the status that other processes read; nothing afterwards."""
+    monkeypatch.setattr("txstorm.runtime.driver.LONG", 0.0)
+    monkeypatch.setattr("txstorm.runtime.control.WORK", 0.0)
+    gates(2)
+    handle = words.start(available_now=True)
+    wait(lambda: Count.waiting == [2])
+    (working,) = handle.status["working"]
+    assert working["text"] in line(Watcher(handle)()) and working["text"].endswith(" s, count[0] at row 1")
+    facts = {name: working[name] for name in ("first", "last", "phase", "place", "row")}
+    assert facts == {"first": 2, "last": 2, "phase": "committing", "place": "count[0]", "row": 1}
+    wait(lambda: [one["place"] for one in read_status(words.data_dir)["working"]] == ["count[0]"])
+    Count.gates[2].set()
+    assert handle.awaitTermination(PATIENCE)
+    assert "working" not in handle.status and read_status(words.data_dir)["working"] == []
+    monkeypatch.setattr("txstorm.runtime.driver.LONG", 60.0)
+    Count.gates[3] = threading.Event()
+    words.source.add(0, "c")
+    again = words.start(available_now=True)
+    wait(lambda: Count.waiting == [2, 3])
+    assert again.progress.working == ()
 
 
 def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:

@@ -59,7 +59,12 @@ def describe(
     print_text(load(target).describe(format.value))
 
 
-def explain(target: Target) -> None:
+def explain(
+    target: Target,
+    why: Annotated[
+        bool, typer.Option("--why", help="Say of each committer why a job cannot commit its large transactions.")
+    ] = False,
+) -> None:
     """Show the compiled plan: the components of each phase, and the stages that Spark runs.
 
     Example: txstorm explain jobs.word_count
@@ -68,7 +73,7 @@ def explain(target: Target) -> None:
     from txstorm.cli.target import load
     from txstorm.plan.explain import explain as explained
 
-    print_text(explained(load(target)))
+    print_text(explained(load(target), why=why))
 
 
 def validate(target: Target, json: Json = False) -> None:

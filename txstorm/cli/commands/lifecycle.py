@@ -253,6 +253,7 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held by", found["holder"] or "no process"),
         ("committed txid", str(found["committed_txid"])),
         ("in flight", _in_flight(found["in_flight"])),
+        *(("at work", one["text"]) for one in found["working"]),
     ]
     if found["parallelism"]:
         tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from operator import length_hint
+from typing import Any
 
 import pyarrow as pa
 
 from txstorm.api.bolt import BasicBolt, BatchBolt, takes_batches
 from txstorm.api.context import TaskContext
 from txstorm.api.tuples import Origin, Tuple
-from txstorm.engine.arrow import as_columns, is_tagged, rows_of_batch
+from txstorm.engine.arrow import as_columns, columns_of_batch, is_tagged
 from txstorm.engine.task.collector import OutputCollector
 from txstorm.engine.task.error_rows import At, shortened
 
@@ -69,6 +71,8 @@ class BoltRun:
         self.collector = collector
         self._at = at or At()
         self._seen = 0
+        self._now: tuple[int, Iterator[Any]] | None = None
+        self._at.begin(context.component, context.task, self)
         self._batches = takes_batches(bolt)
         self._tuples = not takes_only_batches(bolt)
         if isinstance(bolt, BasicBolt):
@@ -76,6 +80,12 @@ class BoltRun:
         else:
             assert context.attempt is not None
             bolt.prepare(context, collector, context.attempt)
+
+    @property
+    def taken(self) -> int:
+        """The number of rows that the bolt has taken; may be read on any thread."""
+        now = self._now
+        return self._seen if now is None else self._seen + now[0] - length_hint(now[1])
 
     def execute(self, arrivals: Iterable[Arrival]) -> None:
         """Pass the rows to the bolt, in order.
@@ -88,6 +98,7 @@ class BoltRun:
                 self._execute_tuples(arrival)
             else:
                 self.execute_rows(arrival)
+            self._now = None
             self._seen += arrival.batch.num_rows
 
     def by_tuple(self, arrival: Arrival) -> bool:
@@ -102,7 +113,9 @@ class BoltRun:
         origin = Origin(
             self.context.attempt, arrival.component, arrival.stream, arrival.task, tuple(arrival.batch.schema.names)
         )
-        return map(Tuple, rows_of_batch(arrival.batch), repeat(origin))
+        columns = [iter(one) for one in columns_of_batch(arrival.batch)]
+        self._now = arrival.batch.num_rows, columns[0]
+        return map(Tuple, zip(*columns, strict=True) if arrival.batch.num_columns else columns[0], repeat(origin))
 
     def execute_rows(self, arrival: Arrival) -> None:
         """Pass the rows of `arrival` to the bolt as one record batch."""

@@ -200,6 +200,11 @@ class OutputCollector:
                 self._add(stream, self._partition, piece)
             buffer.taken += batch.num_rows
 
+    @property
+    def taken(self) -> int:
+        """The number of rows emitted so far; may be read on any thread."""
+        return self.count + sum(buffer.waiting for buffer in tuple(self._buffers.values()))
+
     def report_error(self, error: BaseException) -> None:
         """Report `error` to the driver without failing the batch."""
         self.errors.append(error)

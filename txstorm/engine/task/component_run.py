@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -146,6 +147,8 @@ class ComponentRun:
         return not reached.isdisjoint(self.phase.input.facts.resumes)
 
     def _report(self, progress: WindowProgress) -> None:
+        if self.spec.id not in self.phase.program.live:
+            progress = replace(progress, delay=None)
         self.phase.windows[self.spec.id, self.task] = progress  # replaces that of a run that is repeated
 
     def collector(self) -> OutputCollector:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
+from typing import Protocol
+from weakref import ref
 
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
@@ -15,17 +18,37 @@ RAISED = (Exception, SystemExit)
 SHOWN = 300
 
 
+class Work(Protocol):
+    """Work of a task, which knows how many rows it has taken or emitted so far."""
+
+    @property
+    def taken(self) -> int:
+        """The number of rows; may be read on any thread."""
+
+
 class At:
-    """Input position of an attempt in a task; set only after user code has raised, to avoid a cost per tuple.
+    """Position of an attempt in a task: whose code runs and, once it has raised, with which input.
 
     Attributes:
-        input: the current tuple, shortened, or the rows of the current record batch; empty if there is neither.
+        input: the current tuple, shortened, or the rows of the current record batch; empty if there is neither. Set
+            only after user code has raised, to avoid a cost per tuple.
     """
 
-    __slots__ = ("input",)
+    __slots__ = ("_component", "_task", "_work", "input")
 
     def __init__(self) -> None:
         self.input = ""
+        self._component, self._task = "", 0
+        self._work: Callable[[], Work | None] = lambda: None
+
+    def begin(self, component: str, task: int, work: Work) -> None:
+        """Note whose work begins; the work itself, which may refer to this object, is not kept alive."""
+        self._component, self._task, self._work = component, task, ref(work)
+
+    def place(self) -> tuple[str, int]:
+        """Return the task at work, as ``component[task]``, and its number of rows; ("", 0) if there is none."""
+        work = self._work()
+        return ("", 0) if work is None else (f"{self._component}[{self._task}]", work.taken)
 
 
 def kind_of(error: BaseException) -> str:

@@ -54,6 +54,7 @@ class StageTask:
         ]
         self.levels = {edge.index: program.level(edge.target) for edge in program.edges}
         self._failed = _NEVER
+        self._run: TxidRun | None = None
         self._spout: SpoutTask | None = None
         self._spout_context: TaskContext | None = None
         self._carried = dict(pack.carried)
@@ -110,7 +111,7 @@ class StageTask:
 
     def _run_txid(self, txid_input: TxidInput, cargo: Sequence[Cargo]) -> Iterator[Cargo]:
         started = time.perf_counter()
-        run = TxidRun(self, txid_input, cargo)
+        self._run = run = TxidRun(self, txid_input, cargo)
         current = ""
         try:
             faults.point("p3.before")
@@ -127,7 +128,20 @@ class StageTask:
             self._failed = txid_input.attempt.txid
             row = asdict(self.failure(current, error, run.at.input))
             outcome = [self.report(Kind.ERROR, txid_input, {"row": row, "parts": run.parts, "digests": run.digests})]
+        finally:
+            self._run = None
         yield from outcome
+
+    def at_work(self) -> tuple[str, int, int]:
+        """Return whose code runs, as ``component[task]``, its number of rows, and how many the spout has emitted.
+
+        They are those of the present txid; may be called on any thread.
+        """
+        run, spout = self._run, self.program.spout
+        if run is None:
+            return "", 0, 0
+        place, row = run.at.place()
+        return place, row, row if place.startswith(f"{spout}[") else run.counts.get(spout, 0)
 
     def failure(self, component: str, error: BaseException, given: str = "") -> ErrorRow:
         """Build the error row for an exception raised by user code; call while its stack frames still exist."""
@@ -206,6 +220,7 @@ class TxidRun(PhaseRun):
                 self.parts = self._task.emit_spout(run, OutputCollector(spec.id, spec.streams))
             return None
         collector = run.collector()
+        self.at.begin(spec.id, run.task, collector)
         letters = len(self.letters)
         if self.program.leaves_out:  # at once: a record that cannot be decoded now never can
             collector.divert = self.letters.refuse(run)

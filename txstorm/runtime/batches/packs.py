@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from txstorm import faults
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import WorkProgress
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.runtime.batches.in_flight import InFlightWindow
 
@@ -74,6 +75,14 @@ class PackQueue:
     def queued(self) -> int:
         """Number of attempts waiting to be submitted as part of a job."""
         return len(self._queue)
+
+    def how_far(self, longer: float) -> WorkProgress | None:
+        """Return how far the oldest job is, if it runs for `longer` seconds; unlike the rest, thread-safe."""
+        job = next(iter(self.running), None)
+        seconds = 0.0 if job is None else self._monotonic() - job.started
+        if job is None or seconds < longer or (found := self._engine.how_far(job.future)) is None:
+            return None
+        return replace(found, first=job.attempts[0].txid, last=job.attempts[-1].txid, seconds=seconds)
 
     def add(self, attempt: TransactionAttempt) -> None:
         """Queue an attempt for the next job."""

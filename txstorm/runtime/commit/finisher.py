@@ -204,6 +204,7 @@ class GroupFinisher:
         turn.enter(ready.attempt)
         try:
             run = self._run(ready, tables.resources, turn)
+            turn.at = run.at.place
             run.execute()
         finally:
             turn.leave()
@@ -318,7 +319,7 @@ class GroupFinisher:
             self._commit_spout(ready, turn)
             job = self._large.run(ready, turn)
             run = run or self._run(ready, resources, turn, job.sent)
-            run.begins = turn.begins
+            run.begins, turn.at = turn.begins, run.at.place
             run.run()
         finally:
             turn.leave()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import WorkProgress
 from txstorm.lanes import Lanes
 from txstorm.runtime.commit.outcome import GroupOutcome
 from txstorm.state.commit_group import CommitGroup
@@ -24,6 +27,9 @@ class CommitTurn:
         lanes: gives the clock, and the lock between the two threads.
         ahead: whether this work is done before the group's turn.
         executes: whether the committers only execute their input and do not finish the batch.
+
+    Attributes:
+        at: returns whose code runs, as ``component[task]``, and how many rows it has taken.
     """
 
     def __init__(
@@ -37,6 +43,7 @@ class CommitTurn:
     ) -> None:
         self.ahead = ahead
         self.executes = executes
+        self.at: Callable[[], tuple[str, int]] = lambda: ("", 0)
         self.tables = tables
         self.outcome = outcome
         self._monotonic = lanes.monotonic
@@ -87,6 +94,18 @@ class CommitTurn:
             self._since = None
             self.tables.resources.close()
             return self._attempt, self._place
+
+    def how_far(self, longer: float) -> WorkProgress | None:
+        """Return how far the user code of a txid is that has been running for `longer` seconds; None: there is none.
+
+        May be called on any thread; without the lock, as it is for display only.
+        """
+        since, attempt = self._since, self._attempt
+        seconds = 0.0 if since is None else self._monotonic() - since
+        if since is None or attempt is None or seconds < longer:
+            return None
+        place, row = self.at()
+        return WorkProgress(attempt.txid, attempt.txid, "committing", seconds, place=place, row=row)
 
     def _check(self) -> None:
         if self._abandoned:

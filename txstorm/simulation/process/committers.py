@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.engine.port import ErrorRow, TxidInput
 from txstorm.engine.task.commit_phase import CommitFailed
+from txstorm.engine.task.error_rows import At
 from txstorm.ledger import paths as names
 from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import written
@@ -128,6 +129,7 @@ class SimRun:
     ) -> None:
         self._input, self._resources, self.begins = txid_input, resources, begins
         self.counts: dict[str, int] = {}
+        self.at = At()
 
     def execute(self) -> None:
         """Run the part of a committer that may run before its turn."""

@@ -77,6 +77,9 @@ class SimEngine:
         """Never called: no simulated commit is large."""
         raise NotImplementedError
 
+    def how_far(self, future: Future[Any]) -> None:
+        """Return None: simulated jobs are not watched."""
+
     def cancel(self, future: Future[Any]) -> None:
         """Ignore what a job still answers; like tasks of Spark, it may go on."""
         self._cancelled.add(future)

@@ -292,6 +292,7 @@ class Process(Owner):
         extents = [[0, 0]] * schedule.partitions if document is None else extents_of(document)
         store.ends, store.published = tuple(end for _, end in extents), self.session.currtx - 1
         self.handle = RunHandle(topology, self.session, self.monitor, stopping)
+        self.monitor.at_work = tuple  # the status, a write of the ledger, is the same however long work takes
         self.handle.on_end(self._on_end)
 
     def _on_end(self) -> None:

@@ -63,6 +63,7 @@ class TopologyProcess(Owner):
             world.finished(self, error)
             return
         self.handle = RunHandle(topology, self.session, monitor, stopping)
+        monitor.at_work = tuple  # the status, a write of the ledger, is the same however long work takes
         self.handle.on_end(self._on_end)
         self.handle.start()
 

@@ -99,6 +99,8 @@ class FileSpout(TransactionalSpout):
         SettingError: an option is invalid or does not belong to the format.
     """
 
+    live = False
+
     def __init__(
         self,
         path: Paths,

@@ -5,7 +5,8 @@ Its colours follow the theme of the page, light or dark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -13,7 +14,7 @@ from itertools import pairwise
 
 from txstorm.api.names import counted
 from txstorm.topology.pictures.layout import Layout, Point, lay_out
-from txstorm.topology.pictures.model import Link, Node, Picture
+from txstorm.topology.pictures.model import Link, Node, Picture, Table
 
 PALETTE: dict[str, tuple[str, str]] = {
     "card": ("#ffffff", "#0f141a"),
@@ -127,6 +128,25 @@ def clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def wrapped(text: str, limit: int) -> list[str]:
+    """Break `text` after commas and arrows into lines of at most `limit` characters, or of one name that is longer.
+
+    Of more than `MOST_LINES` lines, the last one says how many parts are left.
+    """
+    lines = [""]
+    parts = re.split(r"(?<=, )|(?<=→ )", text)
+    for number, part in enumerate(parts):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > limit:
+            if len(lines) == MOST_LINES - 1:
+                return [*(one.rstrip() for one in lines), f"and {len(parts) - number} more"]
+            lines.append("")
+        lines[-1] += part
+    return [one.rstrip() for one in lines]
+
+
+MOST_LINES = 8
+LEADING = 13.0
+"""Distance between two lines of a text that is broken into several."""
 MARGIN = 16.0
 TITLE = 46.0
 BAND_HEAD = 40.0
@@ -204,7 +224,7 @@ class _Drawing:
 
     def _label_room(self, layer: int) -> float:
         arriving = (one for one in self._topology.links if self._layout.layer(one.target) == layer)
-        return max((wide(_label(one), LABEL) for one in arriving), default=0) + 20
+        return max((wide(text, LABEL) for one in arriving for text in _label(one)), default=0) + 20
 
     @cached_property
     def _extent(self) -> tuple[float, float]:
@@ -265,8 +285,8 @@ class _Drawing:
             x = self._left(link.target)
             yield f'<path d="{self._path(route, end)}" fill="none" stroke-width="1.6" {paint(stroke=role)}/>'
             yield f'<path d="M{x - 1:.1f} {end:.1f} l-8 -4.2 v8.4 z" {paint(fill=role)}/>'
-            start = x - 13 - wide(_label(link), LABEL)
-            yield line(start, end - 5, Words(_label(link), "muted", LABEL))
+            for i, text in enumerate(reversed(_label(link))):
+                yield line(x - 13 - wide(text, LABEL), end - 5 - i * LEADING, Words(text, "muted", LABEL))
 
     def _path(self, route: tuple[Point, ...], end: float) -> str:
         """Return the SVG path of a link: curves between layers, straight lines through layers and along labels."""
@@ -294,15 +314,18 @@ class _Drawing:
     def _middle(self, point: Point) -> float:
         return self._top + self._layout.centers[point]
 
-    def _inputs(self, node: str) -> int:
-        return sum(link.target == node for link in self._topology.links)
+    def _inputs(self, node: str) -> list[float]:
+        """Return the room of each link that arrives at a node, with its label above it."""
+        arriving = (link for link in self._topology.links if link.target == node)
+        return [PORT + (len(_label(one)) - 1) * LEADING for one in arriving]
 
     def _port(self, link: Link) -> float:
         """Return the offset below the centre of its target at which a link arrives; links from above arrive higher."""
         routes = zip(self._topology.links, self._layout.routes, strict=True)
         rivals = [(self._layout.centers[route[-2]], i, one) for i, (one, route) in enumerate(routes)]
         ordered = [one for _, _, one in sorted(rivals, key=lambda rival: rival[:2]) if one.target == link.target]
-        return (next(i for i, one in enumerate(ordered) if one is link) - (len(ordered) - 1) / 2) * PORT
+        room = max(self._inputs(link.target))
+        return (next(i for i, one in enumerate(ordered) if one is link) - (len(ordered) - 1) / 2) * room
 
 
 def _head(node: Node, x: float, y: float, width: float) -> Iterator[str]:
@@ -315,23 +338,34 @@ def _head(node: Node, x: float, y: float, width: float) -> Iterator[str]:
     room = wide(tasks, 11, mono=True) + 12
     yield box(x + width - room - 12, y + 10, room, 17, 8.5, paint(fill="pill"), 0)
     yield line(x + width - room - 6, y + 22.5, Words(tasks, "ink", 11, mono=True))
-    for i, table in enumerate(node.tables):
-        base = y + HEAD + i * ROW
+    base = y + HEAD
+    for table in node.tables:
         yield glyph(table.kind, x + 26, base + 8, node.kind)
         name = Words(clipped(table.name, 24), "ink", 11, mono=True)
-        yield line(x + 48, base + 12, name, Words(clipped(table.columns, 28), "muted", 10.5))
+        first, *rest = wrapped(table.columns, 28)
+        yield line(x + 48, base + 12, name, Words(first, "muted", 10.5))
+        for i, text in enumerate(rest, 1):
+            yield line(x + 56, base + 12 + i * LEADING, Words(text, "muted", 10.5))
+        base += _row(table)
 
 
-def _size(node: Node, inputs: int) -> _Size:
+def _row(table: Table) -> float:
+    """Return the height of a table in its node."""
+    return ROW + (len(wrapped(table.columns, 28)) - 1) * LEADING
+
+
+def _size(node: Node, inputs: Sequence[float]) -> _Size:
     pill = wide(f"×{node.parallelism}", 11, mono=True) + 12
     rows = [wide(_name(node), 13, mono=True) + 10 + pill, wide(_subtitle(node), 10.5)]
     for table in node.tables:
-        rows.append(wide(clipped(table.name, 24), 11, mono=True) + 8 + wide(clipped(table.columns, 28), 10.5))
-    return _Size(48 + max(rows) + 14, max(_content(node), inputs * PORT + 12))
+        first, *rest = wrapped(table.columns, 28)
+        rows.append(wide(clipped(table.name, 24), 11, mono=True) + 8 + wide(first, 10.5))
+        rows += [8 + wide(text, 10.5) for text in rest]
+    return _Size(48 + max(rows) + 14, max(_content(node), len(inputs) * max(inputs, default=0) + 12))
 
 
 def _content(node: Node) -> float:
-    return HEAD + (len(node.tables) * ROW + 6 if node.tables else 0)
+    return HEAD + (sum(map(_row, node.tables)) + 6 if node.tables else 0)
 
 
 def _name(node: Node) -> str:
@@ -342,8 +376,8 @@ def _subtitle(node: Node) -> str:
     return f"{clipped(node.class_name, 28)} · {node.kind_word}"
 
 
-def _label(link: Link) -> str:
-    return clipped(link.label, 40)
+def _label(link: Link) -> list[str]:
+    return wrapped(link.label, 40)
 
 
 def _band_title_width(commits: bool) -> float:

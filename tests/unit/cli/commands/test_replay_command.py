@@ -321,6 +321,10 @@ def test_a_breakpoint_stops_at_the_start_of_a_method(txstorm, words: Path):
     assert "-> self.counts.update_many" in done.stdout
     assert "1)]" in done.stdout
     assert (done.returncode, "the result is the one committed" in done.stdout) == (0, True), done.stderr
+    loop = "for _ in range(3): sorted(word for word in self.batch)\n        self.counts.update_many"  # one visit each
+    change(words / "words.py", "self.counts.update_many", loop)
+    done = shell(words, *REPLAY, "--txid", "1", "--break", "keep.finish_batch", stdin="c\n" * 20)
+    assert done.stdout.count("-> for _ in range(3)") == 2, "once in each of two tasks"
     done = shell(words, *REPLAY, "--txid", "1", "--break", "keep", stdin="q\n")  # leaves without a verdict
     assert done.returncode == 1
     assert "-> if tuple" in done.stdout

@@ -164,6 +164,7 @@ def test_settings_may_not_be_given_twice():
         (("describe", "words", "--format", "json"), "{"),
         (("describe", "words", "--format", "svg"), "<svg"),
         (("explain", "words"), "plan of topology words"),
+        (("explain", "words", "--why"), "plan of topology words"),
     ],
 )
 def test_describe_and_explain(txstorm, command, start):

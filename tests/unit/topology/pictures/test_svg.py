@@ -6,6 +6,9 @@ from itertools import combinations, pairwise
 import pytest
 from topology_samples import Keep, Plain, builder, rich, source_diagram, word_count
 
+from txstorm.api.spout import TransactionalSpout
+from txstorm.sinks import DeltaSink
+from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.pictures.layout import GAP, lay_out
 from txstorm.topology.pictures.model import printable, view
 from txstorm.topology.pictures.svg import PALETTE
@@ -89,6 +92,25 @@ def test_a_long_name_is_truncated_in_the_box_and_complete_in_the_tooltip():
     root = drawn(made.build_topology())
     assert not any("x" * 30 in one for one in texts(root))
     assert "x" * 64 in node_boxes(root)
+
+
+@pytest.mark.parametrize("count", [3, 6, 200])
+def test_long_lists_of_fields_are_wrapped_at_commas(count):
+    """The picture shows whole names only; names that do not fit are counted, and the tooltip has them."""
+    names = ["x" * 40, *(f"field{'_name' * (1 + i % 3)}_{i}" for i in range(count))]
+    spout = type("Wide", (TransactionalSpout,), {"fields": tuple(names)})()
+    made = TransactionalTopologyBuilder("wide", "lines", spout)
+    for sink in ("one", "other"):
+        made.set_bolt(sink, DeltaSink(sink, dict.fromkeys(names, str))).fields_grouping("lines", names)
+    root = drawn(made.build_topology())
+    shown = [text for one in texts(root) for text in re.split(", ?", one.removeprefix("fields ")) if "field_" in text]
+    assert {text.removeprefix("one").removeprefix("other") for text in shown} <= set(names)
+    assert not any("…" in one for one in texts(root))
+    assert sum(" more" in one for one in texts(root)) == (4 if count == 200 else 0)  # two tables, and two links
+    one, other = (node_boxes(root)[sink] for sink in ("one", "other"))
+    assert one[1] + one[3] < other[1] or other[1] + other[3] < one[1]
+    lines = sorted(float(text.get("y")) for text in root.iter(f"{SVG}text") if "name" in "".join(text.itertext()))
+    assert 0 < lines[0] and lines[-1] < float(root.get("height"))
 
 
 @pytest.mark.parametrize("seed", range(25))
