@@ -40,8 +40,12 @@ Target = Annotated[
         metavar="MODULE",
         show_default=False,
         help="MODULE, MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS). The attribute defaults to 'topology'. "
-        "The current directory is searched first. ARGUMENTS are Python literals: they are parsed, never evaluated.",
+        "The current directory is searched first. ARGUMENTS are Python literals: they are parsed, never evaluated. "
+        "Or FILE.toml, a pipeline without code: see txstorm example --pipeline.",
     ),
+]
+PrintPython = Annotated[
+    bool, typer.Option("--print-python", help="Of a pipeline: print the same as a Python program, and end.")
 ]
 DataDir = Annotated[
     str,

@@ -18,7 +18,7 @@ from txstorm.books.data_directory import check_readable
 from txstorm.books.origin import CodeOrigin
 from txstorm.cli.output import confirmed, shell_command
 from txstorm.cli.tables import PlainTable
-from txstorm.cli.target import Target, held, load, parse
+from txstorm.cli.target import PIPELINE, Target, held, load, parse
 from txstorm.cli.tracebacks import without_internals
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
@@ -63,6 +63,13 @@ def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) ->
         msg = (
             f"{directory}: the topology was run from {_printable(origin.place)} and is not an attribute of a module, "
             f"so its code cannot be found again; put it into a module and name it with {OPTION}"
+        )
+        raise InputError(msg)
+    if origin.target.endswith(PIPELINE):
+        named = shell_command([*command, "--topology", origin.target])
+        msg = (
+            f"{directory}: its last run recorded that its code is the pipeline {_printable(origin.target)}; a file "
+            f"that only a data directory names is not read unless you name it yourself: {_printable(named)}"
         )
         raise InputError(msg)
     try:

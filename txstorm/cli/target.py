@@ -1,4 +1,4 @@
-"""Targets: MODULE[:ATTRIBUTE | :FACTORY(ARGS)], the form in which the command line names and loads a topology."""
+"""Targets: MODULE[:ATTRIBUTE | :FACTORY(ARGS)] or a pipeline's FILE.toml, as the command line names a topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txstorm.api.names import near
 from txstorm.cli.tracebacks import place, trace
@@ -19,8 +19,12 @@ from txstorm.errors import InputError, TxstormError
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
+if TYPE_CHECKING:
+    from txstorm.pipelines import Pipeline
+
 DEFAULT = "topology"
 FORM = "MODULE, MODULE:ATTRIBUTE or MODULE:FACTORY(ARGUMENTS)"
+PIPELINE = ".toml"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ def parse(text: str) -> Target:
         InputError: the form is wrong, or an argument is not a literal.
     """
     module, colon, rest = text.partition(":")
+    if text.endswith(PIPELINE):
+        raise InputError(f"{text!r}: expected {FORM}, got the file of a pipeline")
     if not all(part.isidentifier() for part in module.split(".")):
         raise InputError(f"{text!r}: expected {FORM}, got {module!r} for the module{_dotted(module)}")
     if not colon:
@@ -74,13 +80,25 @@ def parse(text: str) -> Target:
 
 
 def load(text: str) -> Topology:
-    """Load the topology that the target `text` names.
+    """Load the topology that the target `text` names: of a module, or described by the file of a pipeline.
 
     Raises:
-        InputError: the module or attribute does not exist or is not a topology, or the user's module raised.
+        InputError: the module or attribute does not exist or is not a topology, the user's module raised, or the file
+            has faults.
     """
+    if text.endswith(PIPELINE):
+        return pipeline(text).topology()
     target = parse(text)
     return _topology(target, resolve(target))
+
+
+def pipeline(text: str) -> Pipeline:
+    """Return the pipeline whose file `text` names; raise `InputError` if it names a module, or the file has faults."""
+    from txstorm.pipelines import Pipeline
+
+    if not text.endswith(PIPELINE):
+        raise InputError(f"{text!r}: expected the file of a pipeline, such as sales{PIPELINE}")
+    return Pipeline.read(text)
 
 
 def held(target: Target) -> Topology | None:

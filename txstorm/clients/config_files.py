@@ -219,17 +219,23 @@ class ConfigFile:
         return cls(Path(path), example, values, text=text)
 
     def model(self, kind: type[Checked], values: Any, place: Place = (), secret: Sequence[str] = ()) -> Checked | None:
-        """Return `values`, the table at `place`, as the model `kind`; note its faults and return None if it has any.
+        """Return `values`, the table at `place`, as the model `kind`; note its faults.
 
+        Options with faults are left out, so that others can be checked too; None if it is no model without them.
         `secret`: sections whose values must not be shown.
         """
-        model = cast("type[BaseModel]", kind)
+        model, wrong = cast("type[BaseModel]", kind), set[str | int]()
         try:
             return cast("Checked", model.model_validate(values, context=values))
         except ValidationError as error:
             for one in error.errors(include_url=False):
                 self.faults += [((*place, *at), text) for at, text in _sentences(one, model, secret)]
-        return None
+                wrong.update(one["loc"][:1])
+        rest = {name: one for name, one in values.items() if name not in wrong} if isinstance(values, dict) else {}
+        try:
+            return cast("Checked", model.model_validate(rest, context=rest))
+        except ValidationError:
+            return None
 
     def fault(self, place: Place, sentence: str) -> None:
         """Note a fault of the value at `place`."""

@@ -6,22 +6,21 @@ It is one module, as a reader compares the parts, and all follow one scheme: opt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from txstorm.api.names import name_fault, near
+from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.api.state import arrow_type
 from txstorm.bolts.basic import Filter, Select
 from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import parsed
-from txstorm.clients.config_files import AnyDuration, ClientSettings, Names, NotNegative, Part, Positive, Secret
-from txstorm.clients.config_files import Servers, Start, Topic, kafka_faults, unless
-from txstorm.errors import InputError
+from txstorm.clients.config_files import AnyDuration, Names, NotNegative, Part, Positive, Servers, Start, Topic, unless
+from txstorm.errors import InputError, StateError, TxstormError
 from txstorm.joins.deduplicator import Deduplicator
 from txstorm.joins.interval.interval_join import IntervalJoin
 from txstorm.joins.interval.interval_plan import SPELLINGS, UNMATCHED
@@ -135,15 +134,15 @@ class FilesSource(SourcePart):
         with site.naming():
             kind = call.made().format
         if kind == "jsonl" and self.fields is None:
-            site.fault("fields", "missing: JSON files need the types of their fields, such as { id = \"int\" }")
+            site.fault("fields", 'missing: JSON files need the types of their fields, such as { id = "int" }')
         if self.fields is not None and kind in ("csv", "jsonl"):
+            names = None if kind == "jsonl" else list(self.fields)
             typed = {name: one for name, one in self.fields.items() if kind == "jsonl" or one != pa.string()}
-            call = Call(FileSpout, path, **given, fields=list(self.fields), types=typed or None)
+            call = Call(FileSpout, path, **given, fields=names, types=typed or None)
             return call, self.fields if self._known(call, site) is not None else None
         if self.fields is not None and kind == "text" and set(self.fields.values()) != {pa.string()}:
             site.fault("fields", "expected one field of the type str: the lines of text files")
-        names = None if self.fields is None else list(self.fields)
-        call = Call(FileSpout, path, **given, fields=names)
+        call = Call(FileSpout, path, **given, fields=None if self.fields is None else list(self.fields))
         found = None if kind == "jsonl" or not kind else self._known(call, site)
         for name, one in (self.fields or {}).items():
             if found is not None and kind == "parquet" and found.get(name, one) != one:
@@ -162,7 +161,9 @@ class KafkaSource(SourcePart):
     """Topics of Kafka: JSON objects with typed fields, or text."""
 
     type: Literal["kafka"]
-    topic: Annotated[list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one), Field(min_length=1)]
+    topic: Annotated[
+        list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one), Field(min_length=1)
+    ]
     servers: Servers | None = None
     format: Literal["json", "text"] = "json"
     fields: Types | None = Field(None, min_length=1)
@@ -178,7 +179,7 @@ class KafkaSource(SourcePart):
         from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 
         if self.format == "json" and self.fields is None:
-            site.fault("fields", "missing: JSON records need the types of their fields, such as { id = \"int\" }")
+            site.fault("fields", 'missing: JSON records need the types of their fields, such as { id = "int" }')
         if self.format == "text" and self.fields is not None:
             site.fault("fields", "the value of a text record is the field 'value'; leave the fields out")
         servers = _servers_of(self.servers, site)
@@ -237,17 +238,20 @@ class FilterStep(StepPart):
 
     def over(self, stream: Stream, types: Mapping[str, pa.DataType], site: Site) -> None:
         """Add a `Filter`."""
-        kind = pa.bool_()
+        kind = None
         with site.naming("where"):
             kind = parsed(self.where).type_in(types)
-        if kind not in (pa.bool_(), pa.null()):
+        if kind in (pa.bool_(), pa.null()):
+            site.bolt(Call(Filter, self.where, *types), local(stream))
+        elif kind is not None:
             site.fault("where", f"expected a condition, got an expression of the type {_named(kind)}")
-        site.bolt(Call(Filter, self.where, *types), local(stream))
         site.emits(types)
 
 
 def _selected(value: object) -> object:
-    return {name: f"`{name}`" if not name.isidentifier() else name for name in value} if isinstance(value, list) else value
+    return (
+        {name: f"`{name}`" if not name.isidentifier() else name for name in value} if isinstance(value, list) else value
+    )
 
 
 class SelectStep(StepPart):
@@ -370,10 +374,11 @@ class WindowStep(StepPart):
         """Add a `WindowAggregate`."""
         needed = {"by": self.by, "time": [self.time or ""], "partition": [self.partition or ""]}
         known = [site.has(stream, [one for one in names if one], option) for option, names in needed.items()]
+        known.append(self._form_is_right(types, site))
         values = {name: self._aggregate(name, text, types, site) for name, text in self.values.items()}
         if self.late:
             site.emits(types, LATE)
-        if not all(known) or None in values.values() or not self._form_is_right(types, site):
+        if not all(known) or None in values.values():
             site.emits(None)
             return
         call = Call(
@@ -404,25 +409,28 @@ class WindowStep(StepPart):
         known = ("count", "sum", "min", "max", "mean", "first", "last", "argmax")
         wanted = {"count": 0, "argmax": 2}.get(way, 1)
         if way not in known:
-            site.fault(option, f"{way!r} is no aggregate{near(way, list(known)) or f'; known are {', '.join(known)}'}")
+            hint = near(way, list(known)) or f"; known are {', '.join(known)}"
+            site.fault(option, f"{way!r} is no aggregate{hint}")
         elif len(given) != wanted:
             site.fault(option, f"{way} takes {wanted} fields, got {len(given)}: {text!r:.100}")
-        elif all([site.has(Stream("", "", types), [one], option) for one in given]):
+        elif not [one for one in given if not site.has(Stream("", "", types), [one], option)]:
             typed = [{one: types[one]} for one in given]
-            return ("count" if not typed else (typed[0], way, *typed[1:]))
+            if way not in ("sum", "mean") or python_type(types[given[0]]) in (int, float, Decimal):
+                return "count" if not typed else (typed[0], way, *typed[1:])
+            site.fault(option, f"expected a number, got {given[0]!r}, which is of the type {_named(types[given[0]])}")
         return None
 
     def _form_is_right(self, types: Mapping[str, pa.DataType], site: Site) -> bool:
-        faults = {
+        faults: dict[str, str | bool] = {
             "length": (self.length is None) == (self.gap is None) and "expected a length, or the gap of sessions",
             "slide": self.slide is not None and self.length is None and "belongs to windows with a length",
             "closed": self.closed is not None and self.length is None and "sessions hold their start, not their end",
             "unit": self.unit is not None
-            and (self.time is None or types[self.time] != pa.int64())
+            and (self.time is None or python_type(types.get(self.time, pa.int64())) is not int)
             and "belongs to a time that is an int",
         }
-        if self.time is not None and python_type(types[self.time]) not in (int, datetime):
-            site.fault("time", f"expected an int or a datetime, got {self.time!r}, a {_named(types[self.time])}")
+        if self.time is not None and self.time in types and python_type(types[self.time]) not in (int, datetime):
+            faults["time"] = f"expected an int or a datetime, got {self.time!r}, of the type {_named(types[self.time])}"
         for option, fault in faults.items():
             if fault:
                 site.fault(option, fault)
@@ -487,7 +495,8 @@ class SideOptions(Part):
 
     def needed(self) -> list[str]:
         """Return the fields that the side must have."""
-        return [*self.key, *dict.fromkeys(one for one in (self.time, self.id, self.partition) if one not in (None, *self.key))]
+        others = [one for one in (self.time, self.id, self.partition) if one is not None]
+        return [*self.key, *dict.fromkeys(one for one in others if one not in self.key)]
 
 
 class JoinStep(PipelinePart):
@@ -503,14 +512,13 @@ class JoinStep(PipelinePart):
 
     def build(self, site: Site) -> None:
         """Add an `IntervalJoin`."""
-        streams = [site.reads(one.source, f"{name}.from") for name, one in ((LEFT, self.left), (RIGHT, self.right))]
-        left, right = streams
+        left, right = (site.reads(one.source, f"{name}.from") for name, one in ((LEFT, self.left), (RIGHT, self.right)))
         known = left is not None and right is not None
         for name, side, stream in ((LEFT, self.left, left), (RIGHT, self.right, right)):
             known = stream is not None and site.has(stream, side.needed(), f"{name}.key") and known
         if not known or left is None or right is None:
-            for stream in (None, *UNMATCHED):
-                site.emits(None, *([] if stream is None else [stream]))
+            for unknown in (DEFAULT_STREAM, *UNMATCHED):
+                site.emits(None, unknown)
             return
         fields = [one.types or {} for one in (left, right)]
         sides = (LEFT,) if self.how in ("semi", "anti") else (LEFT, RIGHT)
@@ -529,8 +537,8 @@ class JoinStep(PipelinePart):
         )
         site.bolt(call, grouped(left, self.left.key), grouped(right, self.right.key))
         site.emits({one.name: fields[one.side == RIGHT][one.field] for one in chosen})
-        for stream, types in zip(UNMATCHED, fields, strict=True):
-            site.emits(types, stream)
+        for unmatched, types in zip(UNMATCHED, fields, strict=True):
+            site.emits(types, unmatched)
 
 
 class LookupStep(StepPart):
@@ -538,7 +546,15 @@ class LookupStep(StepPart):
 
     type: Literal["lookup"]
     table: str
-    on: Annotated[dict[str, str], BeforeValidator(lambda one: {one: one} if isinstance(one, str) else {name: name for name in one} if isinstance(one, list) else one), Field(min_length=1)]
+    on: Annotated[
+        dict[str, str],
+        BeforeValidator(
+            lambda one: (
+                {one: one} if isinstance(one, str) else {name: name for name in one} if isinstance(one, list) else one
+            )
+        ),
+        Field(min_length=1),
+    ]
     how: Literal["inner", "left", "semi", "anti"] = "inner"
     select: list[str] | None = Field(None, min_length=1)
     refresh: NotNegative | None = None
@@ -552,8 +568,10 @@ class LookupStep(StepPart):
         call = Call(LookupJoin, left, self.table, on=self.on, how=self.how, select=self.select, refresh=self.refresh)
         made, results = site.bolt(call, local(stream)), None
         if made is not None:
-            with site.naming():
+            try:
                 results = made.results(types)
+            except TxstormError as error:
+                site.fault("table" if isinstance(error, StateError) else "select", str(error))
         site.emits(results)
 
 

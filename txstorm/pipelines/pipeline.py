@@ -115,7 +115,7 @@ class _Reading:
         values = self._file.values
         for section, kinds in KINDS.items():
             given = values.get(section, {})
-            for name, one in (given.items() if isinstance(given, dict) else ()):
+            for name, one in given.items() if isinstance(given, dict) else ():
                 self._check(section, name, one, kinds)
         for name in self._ordered():
             section, part = self._parts[name]
@@ -144,17 +144,17 @@ class _Reading:
         place = (section, name)
         if fault := name_fault("part", name):
             self._file.fault(place, fault)
-        if name in self._parts or (section != "source" and name == SPOUT):
+        if name in self._streams or (section != "source" and name == SPOUT):
             self._file.fault(place, f"there is another part {name!r} already; give each a name of its own")
             return
         kind = values.get("type") if isinstance(values, dict) else None
         self._streams[name] = Stream(name, DEFAULT_STREAM, None)
         if not isinstance(kind, str) or kind not in kinds:
-            listed = ", ".join(kinds)
+            listed, got = ", ".join(kinds), "none" if kind is None else f"{kind!r:.100}"
             hint = near(kind, list(kinds)) if isinstance(kind, str) else ""
             elsewhere = [f"[{other}.{name}]" for other, more in KINDS.items() if isinstance(kind, str) and kind in more]
             hint = hint or (f"; it belongs to {elsewhere[0]}" if elsewhere else "")
-            self._file.fault((*place, "type"), f"expected one of {listed}, got {kind!r:.100}{hint}")
+            self._file.fault((*place, "type"), f"expected one of {listed}, got {got}{hint}")
             return
         part = self._file.model(kinds[kind], values, place, secret=("kafka",))
         if part is not None:
@@ -169,6 +169,8 @@ class _Reading:
     def _add_source(self, name: str, part: SourcePart, site: Site) -> None:
         call, types = part.spout(site)
         several = len(self._file.values["source"]) > 1
+        if any(place[:3] == (*site.place, "fields") for place, _ in self._file.faults):
+            types = None
         self._spouts[name] = call
         self._tasks = max(self._tasks, site.tasks)
         self._streams[name] = Stream(SPOUT if several else name, name if several else DEFAULT_STREAM, types)
@@ -207,5 +209,8 @@ class _Reading:
 
 def _read_by(part: PipelinePart) -> set[str]:
     """Return the names of the parts that `part` reads."""
-    names = [getattr(part, "source", None), *(getattr(getattr(part, side, None), "source", None) for side in LEFT_AND_RIGHT)]
+    names = [
+        getattr(part, "source", None),
+        *(getattr(getattr(part, side, None), "source", None) for side in LEFT_AND_RIGHT),
+    ]
     return {one.partition(".")[0] for one in names if one is not None}

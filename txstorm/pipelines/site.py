@@ -70,7 +70,7 @@ class Site:
             self.fault(option, str(error))
 
     def reads(self, name: str, option: str = "from") -> Stream | None:
-        """Return the stream that `option` names; None, with a fault noted unless it is another part's, if it is unknown."""
+        """Return the stream that `option` names; None if it is unknown, or its part has faults."""
         found = self.streams.get(name)
         if found is None:
             known = [one for one in self.streams if one.partition(".")[0] != self.id]
@@ -90,13 +90,13 @@ class Site:
                 self.fault(option, f"{name!r} is none of the fields {listed}{near(name, list(types))}")
         return set(names) <= set(types) and len(set(names)) == len(names)
 
-    def bolt(self, call: Call, *inputs: tuple[Any, ...], tasks: int | None = None, id: str | None = None) -> Any:
-        """Add a bolt, each input the method that declares it and its arguments; return a trial copy, or None with a fault."""
+    def bolt(self, call: Call, *inputs: tuple[Any, ...], tasks: int | None = None) -> Any:
+        """Add a bolt, each input the method that declares it, and the arguments of that; return one made on trial."""
         made = None
         with self.naming():
             made = call.made()
         subscriptions = tuple(Subscription(method, tuple(arguments)) for method, *arguments in inputs)
-        self.components.append(ComponentCall(id or self.id, call, tasks or self.tasks, subscriptions))
+        self.components.append(ComponentCall(self.id, call, tasks or self.tasks, subscriptions))
         return made
 
     def emits(self, types: Types | None, stream: str = DEFAULT_STREAM, component: str | None = None) -> None:

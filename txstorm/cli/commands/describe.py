@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import Format, Json, Target
+from txstorm.cli.options import Format, Json, PrintPython, Target
 
 EXAMPLE = '''"""Counts words. Run it where this file is: txstorm run words --engine local --available-now"""
 
@@ -33,14 +33,20 @@ topology = builder.build_topology()
 '''
 
 
-def example() -> None:
+def example(
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="A pipeline without code, which shows every kind of part.")
+    ] = False,
+) -> None:
     """Print a small topology to start from.
 
-    Example: txstorm example > words.py
+    Example: txstorm example > words.py; txstorm example --pipeline > sales.toml
     """
+    from importlib.resources import files
+
     from txstorm.cli.output import print_text
 
-    print_text(EXAMPLE)
+    print_text(files("txstorm.pipelines").joinpath("example.toml").read_text("utf-8") if pipeline else EXAMPLE)
 
 
 def describe(
@@ -48,15 +54,16 @@ def describe(
     format: Annotated[  # noqa: A002 - the option's name
         Format, typer.Option("--format", "-f", help="text; mermaid, dot or svg for drawing; json for programs.")
     ] = Format.text,
+    print_python: PrintPython = False,
 ) -> None:
     """Show a topology: its components, streams, groupings and tables.
 
     Example: txstorm describe jobs.word_count --format svg > word-count.svg
     """
     from txstorm.cli.output import print_text
-    from txstorm.cli.target import load
+    from txstorm.cli.target import load, pipeline
 
-    print_text(load(target).describe(format.value))
+    print_text(pipeline(target).python(target) if print_python else load(target).describe(format.value))
 
 
 def explain(
@@ -91,11 +98,11 @@ def validate(target: Target, json: Json = False) -> None:
 
 
 def _checked(target: str) -> tuple[str, list[str]]:
-    from txstorm.cli.target import load, parse, resolve
+    from txstorm.cli.target import PIPELINE, load, parse, resolve
     from txstorm.spouts.executors import check_spout
     from txstorm.topology.builder import TransactionalTopologyBuilder
 
-    found: Any = resolve(parse(target))
+    found: Any = None if target.endswith(PIPELINE) else resolve(parse(target))
     topology = found.build_topology() if isinstance(found, TransactionalTopologyBuilder) else load(target)
     check_spout(topology.spout.object)
     return topology.id, list(topology.warnings)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, Target
+from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, PrintPython, Target
 
 RUN_EPILOG = """[bold]Examples[/bold]
 
@@ -17,6 +17,8 @@ txstorm run jobs.word_count --engine local --available-now --json
 txstorm run "jobs.word_count:topology(path='books/*.txt', max_batch_rows=500)"
 
 txstorm run jobs.word_count --max-pending 8 --set topology.message.timeout.secs=60 --set on_error='retry(3)'
+
+txstorm run sales.toml --available-now
 
 txstorm run jobs.word_count --standby
 
@@ -96,6 +98,7 @@ def run(
     standby: Standby = False,
     drop: Drop = None,
     accept_clock: AcceptClock = False,
+    print_python: PrintPython = False,
 ) -> int:
     """Run a topology; a restart continues where it stopped.
 
@@ -104,9 +107,12 @@ def run(
     if until_txid is not None and (available_now or end_of_input):
         raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")
     from txstorm.cli.execute import Request, conclude, execute
-    from txstorm.cli.output import log_to, stderr
-    from txstorm.cli.target import load
+    from txstorm.cli.output import log_to, print_text, stderr
+    from txstorm.cli.target import load, pipeline
 
+    if print_python:
+        print_text(pipeline(target).python(target))
+        return 0
     console = stderr()
     log_to(console, log_level)
     changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)

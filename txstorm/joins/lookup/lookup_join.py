@@ -117,6 +117,19 @@ class LookupJoin(AssembledBolt):
         )  # fmt: skip
         return Assembly(Lookup(plan), tuple(faults))
 
+    def results(self, left: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+        """Return the fields of the results with their types, given those of the stream; the table is opened.
+
+        Raises:
+            InputError: `select` has faults, all of which are listed.
+            StateError: the table cannot be read.
+        """
+        schema, faults = ExternalTable(Path(self.uri)).schema, list[str]()
+        wanted = self._wanted(list(left), schema.names, faults)
+        if faults:
+            raise InputError("; ".join(faults))
+        return {one.name: left[one.field] if one.side == LEFT else schema.field(one.field).type for one in wanted}
+
     def _left_fields(self, site: Site, faults: list[str]) -> tuple[str, ...]:
         component, stream = self.left
         found: tuple[str, ...] | None = None

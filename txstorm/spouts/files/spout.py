@@ -134,6 +134,11 @@ class FileSpout(TransactionalSpout):
         self._line = calling_line()
         _check_age(seen_files_age, keeps=self.kept_rows is not None)
 
+    @property
+    def format(self) -> str:
+        """The format: ``text``, ``csv``, ``jsonl`` or ``parquet``."""
+        return self._options.format
+
     def check(self) -> None:
         """Probe every file before anything is written.
 
