@@ -421,7 +421,7 @@ class WindowStep(StepPart):
         return None
 
     def _form_is_right(self, types: Mapping[str, pa.DataType], site: Site) -> bool:
-        faults: dict[str, str | bool] = {
+        faults: dict[str, Any] = {
             "length": (self.length is None) == (self.gap is None) and "expected a length, or the gap of sessions",
             "slide": self.slide is not None and self.length is None and "belongs to windows with a length",
             "closed": self.closed is not None and self.length is None and "sessions hold their start, not their end",
