@@ -105,7 +105,10 @@ class BoltRun:
         return map(Tuple, rows_of_batch(arrival.batch), repeat(origin))
 
     def execute_rows(self, arrival: Arrival) -> None:
-        """Pass the rows of `arrival` to the bolt as one record batch."""
+        """Pass the rows of `arrival` to the bolt as one record batch.
+
+        Columns of several types are converted to Arrow's, unless the bolt `takes_tagged`: texts marked as such.
+        """
         try:
             batch = arrival.batch
             if is_tagged(batch) and not getattr(self.bolt, "takes_tagged", False):
