@@ -118,7 +118,10 @@ class BoltRun:
         return map(Tuple, zip(*columns, strict=True) if arrival.batch.num_columns else columns[0], repeat(origin))
 
     def execute_rows(self, arrival: Arrival) -> None:
-        """Pass the rows of `arrival` to the bolt as one record batch."""
+        """Pass the rows of `arrival` to the bolt as one record batch.
+
+        Columns of several types are converted to Arrow's, unless the bolt `takes_tagged`: texts marked as such.
+        """
         try:
             batch = arrival.batch
             if is_tagged(batch) and not getattr(self.bolt, "takes_tagged", False):
