@@ -1,8 +1,11 @@
 """Topologies for commands that import them: readings with one form of windows, and numbers without times."""
 
 from datetime import timedelta
+from functools import partial
 
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
+from window_bolts import Emitting
+
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
@@ -11,14 +14,7 @@ ROWS = [("a", 1), ("b", 3), ("c", 11), ("late", 2), ("d", 14), ("e", 27)]
 TWENTY, TEN, FIVE = (Duration.seconds(seconds) for seconds in (20, 10, 5))
 
 
-class Sum(WindowedBolt):
-    fields = ("end", "n")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit(window.end, len([one["id"] for one in window.get()]))
+Sum = partial(Emitting, "end n", lambda window: (window.end, len([one["id"] for one in window.get()])))
 
 
 def in_seconds(bolt):

@@ -9,10 +9,13 @@ import sys
 import tarfile
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from txstorm import StatefulBolt, TransactionalTopologyBuilder, WindowedBolt
+from window_bolts import Emitting
+
+from txstorm import StatefulBolt, TransactionalTopologyBuilder
 from txstorm.joins import Deduplicator
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows import Duration
@@ -26,16 +29,7 @@ SPELLED = {
 """Directory → the keys that it holds, each of a live window."""
 
 
-class Content(WindowedBolt):
-    """Emits key and ids of each window."""
-
-    fields = ("key", "ids")
-
-    def prepare(self, context: Any, collector: Any) -> None:
-        self.collector = collector
-
-    def execute(self, window: Any) -> None:
-        self.collector.emit(window.key, [one["id"] for one in window.get()])
+Content = partial(Emitting, "key ids", lambda window: (window.key, [one["id"] for one in window.get()]))
 
 
 class Count(StatefulBolt):

@@ -2,28 +2,22 @@
 
 import sys
 
+from window_bolts import Emitting
+
 import txstorm
-from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowedBolt
+from txstorm import Count, Duration, TransactionalTopologyBuilder
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
 
-class Contents(WindowedBolt):
-    """Emits the end of each window, in seconds, and the ids in it."""
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit(int(window.end.timestamp()), " ".join(one["id"] for one in window.get()))
-
-    def declare_output_fields(self, declarer):
-        declarer.declare("end", "ids")
+def contents(window):
+    """Return the end of a window, in seconds, and the ids in it."""
+    return int(window.end.timestamp()), " ".join(one["id"] for one in window.get())
 
 
 def topology(limit):
     spout = MemoryTransactionalSpout([[("a", 0), ("b", 90), ("c", 100)]], ("id", "ts"), take=3)
-    bolt = Contents().with_window(Count(3), Duration.seconds(1)).with_timestamp_field("ts", unit="s")
+    bolt = Emitting("end ids", contents).with_window(Count(3), Duration.seconds(1)).with_timestamp_field("ts", unit="s")
     builder = TransactionalTopologyBuilder("ends", "feed", spout).set_settings({"max_ends_per_txid": limit})
     builder.set_bolt("windows", bolt, 2).fields_grouping("feed", ["id"])
     builder.set_bolt("keep", DeltaSink("contents", {"end": int, "ids": str})).global_grouping("windows")

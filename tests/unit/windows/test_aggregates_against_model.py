@@ -11,9 +11,10 @@ from datetime import timedelta
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
+from window_bolts import Emitting
 from window_schedules import FedSchedule, beside, duration, micros, run_seeds, time
 
-from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, WindowedBolt
+from txstorm import TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.results.views import DeadLettersView
 from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
@@ -75,16 +76,6 @@ def bolt_of(rules, seed):
     return bolt
 
 
-class CountResults(WindowedBolt):
-    fields = ("end", "n")
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def execute(self, window):
-        self.collector.emit(micros(window.end), len(window.get()))
-
-
 def down_closed(seed):
     """Draw the side on which the windows over the results are closed."""
     return ("right", "left")[seed // 2 % 2]
@@ -98,7 +89,8 @@ def topology_of(rules, seed, tasks, limit="none"):
     for stream in streams:
         declarer.fields_grouping("feed", stream, ["key"])
     builder.set_bolt("top", TopPerWindow(2, "total"), tasks).fields_grouping("w", ["end"])
-    down = CountResults().with_tumbling_window(duration(10), closed=down_closed(seed)).with_timestamp_field("end")
+    down = Emitting("end n", lambda window: (micros(window.end), len(window.get()))).with_timestamp_field("end")
+    down.with_tumbling_window(duration(10), closed=down_closed(seed))
     builder.set_bolt("down", down, 2).fields_grouping("w", ["key"])
     policy = "dead_letter" if rules.large else "fail_topology"  # of sums beyond 64 bits
     settings = {"retry_backoff": 0, "on_error": policy, "max_ends_per_txid": limit}

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from handle_cases import Bench
 from index_cases import stores
-from keyed_cases import RECENT, SECOND, SEEN, TTL, begun, committed, opened, publish, read
+from keyed_cases import SECOND, TTL, begun, committed, opened, publish, read
 from store_cases import open_store
 
 from txstorm.api.state import KeyedState
@@ -53,18 +53,6 @@ def test_a_key_expires_exactly_at_the_end_of_its_time_to_live(publish):
     assert (row["n"], row["_prev"], row["_stamp"]) == (1, None, moment(LATE))
     handle = turn(bench, 5, LATE - 1 + LATE)
     assert handle.get_many(["a", "b"]) == {"a": 1}
-
-
-def test_a_replay_expires_keys_by_its_own_stamp():
-    bench = Bench(COUNTS)
-    turn(bench, 1, 0).put("a", 1)
-    end(bench, 1)
-    for stamp, value, before in ((LATE - 1, 2, {"n": 1, "_stamp": moment(0)}), (LATE, 1, None), (LATE + 5, 1, None)):
-        handle = turn(bench, 2, stamp)
-        assert handle.update("a", lambda old: (old or 0) + 1) == value
-        (row,) = end(bench, 2, publish=False)
-        assert (row["n"], row["_prev"], row["_stamp"]) == (value, before, moment(stamp))
-        bench.group.drop_from(2)
 
 
 def test_every_kind_of_write_restarts_the_time_to_live():
@@ -157,15 +145,3 @@ def test_a_time_to_live_other_than_the_tables_is_rejected(tmp_path, ttl):
 
 def opened_with(data_dir, state, **arguments):
     return open_store(data_dir, states={"count": [state]}, sinks={}, **{"create": True, **arguments})
-
-
-def test_rows_of_a_collection_expire_by_the_time_they_were_appended(tmp_path):
-    store = opened(tmp_path, create=True)
-    recent = lambda resources: resources.collection("count", 0, RECENT.name)  # noqa: E731
-    committed(store, 1, 0, lambda r: recent(r).append_many([((), 99, 1), ((), 1, 2)]))
-    committed(store, 2, SECOND, lambda r: recent(r).append((), 50, 3))
-    group = store.group(3)
-    assert recent(begun(group, 3, LATE)).scan(()) == [(50, 3)]
-    assert read(tmp_path, RECENT.name, 2, SECOND) == [{"at": at, "n": n} for at, n in ((1, 2), (50, 3), (99, 1))]
-    assert read(tmp_path, RECENT.name, 2, LATE) == [{"at": 50, "n": 3}]
-    assert SEEN.ttl == RECENT.ttl
