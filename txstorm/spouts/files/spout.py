@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
@@ -291,7 +292,8 @@ def _arrow_types(types: Mapping[str, Any]) -> dict[str, pa.DataType]:
 def _check_options(options: _Options) -> None:
     csv_only = bool(options.types) or not options.header or options.delimiter != ","
     faults = {
-        f"format {options.format!r}, expected one of {FORMATS}": options.format not in FORMATS,
+        f"format {options.format!r}, expected one of {FORMATS}{near(str(options.format), [*FORMATS])}": options.format
+        not in FORMATS,
         "types, header and delimiter belong to format 'csv'": csv_only and options.format != "csv",
         "header=False needs fields= with the names of all columns": not options.header and not options.fields,
         "text has one field": options.format == "text" and len(options.fields or ("line",)) != 1,
