@@ -58,6 +58,28 @@ def _in_driver(token: str) -> InDriver:
     return InDriver._held.get(token) or InDriver(None, token)  # noqa: SLF001
 
 
+def described(given: object) -> str:
+    """Return the type of an object given in place of one of txstorm; of frames and queries, also what to do instead."""
+    kind, package = type(given).__name__, type(given).__module__.partition(".")[0]
+    if package == "pyspark" and kind in _QUERIES:
+        advice = "a topology is no query: read its source with a spout, such as FileSpout or TransactionalKafkaSpout"
+    elif package == "pyspark" and kind == "DataFrame":
+        advice = "write it to Parquet files and read them with FileSpout, or for a stream use a spout in its place"
+    elif (package, kind) in _FRAMES:
+        advice = "give its rows to a MemoryTransactionalSpout, or write a file for a FileSpout"
+    else:
+        return kind
+    return f"{package}'s {kind} ({advice}; what is computed with frames belongs in bolts: {_PAGE})"
+
+
+_PAGE = "see docs/from-structured-streaming.md"
+_QUERIES = ("StreamingQuery", "DataStreamReader", "DataStreamWriter", "RDD")
+_FRAMES = {
+    *((package, kind) for package in ("pandas", "polars") for kind in ("DataFrame", "LazyFrame", "Series")),
+    *(("pyarrow", kind) for kind in ("Table", "RecordBatch", "RecordBatchReader")),
+}
+
+
 def is_txstorm(filename: str) -> bool:
     """Return whether `filename` is a file of txstorm."""
     return filename.startswith(_PACKAGE)

@@ -6,9 +6,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 from bad_input_cases import Says
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    CompositeSpout,
+    KeyedState,
+    SinkTable,
+    Topology,
+    TransactionalTopologyBuilder,
+)
 from txstorm.bolts import SumByKey
 from txstorm.errors import TopologyError
 from txstorm.sinks import DeltaSink
@@ -50,7 +61,7 @@ def case(name: str, thing: str, found: str, cure: str) -> Callable[[Callable[[],
 
 def bolt(declare: Callable[[Any], Any], made: Any = None, **more: Any) -> Builder:
     builder = start(**more)
-    declare(builder.set_bolt("b", made or Pass()))
+    declare(builder.set_bolt("b", Pass() if made is None else made))
     return builder
 
 
@@ -236,6 +247,32 @@ def _() -> Builder:
 
 
 # -- objects -------------------------------------------------------------------------------------------------------
+
+
+def frame(kind: str) -> Any:
+    """A frame or query with columns whose names are those of attributes that the builder asks for."""
+    columns = {"external": [1, 2], "kept_rows": [1, 2], "opaque": [1, 2]}
+    made = {"arrow": pa.table, "pandas": pd.DataFrame, "batch": pa.RecordBatch.from_pydict}
+    if kind in made:
+        return made[kind](columns)
+    return type(kind, (), {"__module__": "pyspark.sql.classic", "__getattr__": lambda self, name: columns[name]})()
+
+
+KINDS = {"arrow": "Table", "pandas": "DataFrame", "batch": "RecordBatch", "DataFrame": "", "StreamingQuery": ""}
+for kind, shown in KINDS.items():
+    says = f"{shown or kind} (", "docs/from-structured-streaming.md"
+
+    @case(f"{kind} as a spout", "spout 'lines'", *says)
+    def _(kind: str = kind) -> Builder:
+        return Builder("t", "lines", frame(kind), 2)
+
+    @case(f"{kind} as a bolt", "bolt 'b'", *says)
+    def _(kind: str = kind) -> Builder:
+        return bolt(lambda b: b.shuffle_grouping("lines"), frame(kind))
+
+    @case(f"{kind} as a source", "source 'a'", *says)
+    def _(kind: str = kind) -> Builder:
+        return Builder("t", "lines", CompositeSpout({"a": frame(kind)}))
 
 
 @case("class instead of object", "bolt 'b'", "got the class Pass", "write Pass(...)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from docs_blocks import ROOT, name
 
 from txstorm import errors
 from txstorm.bolts import __all__ as bolts
+from txstorm.spouts import FileSpout
+from txstorm.spouts.files.spout import FORMATS
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.declarers import BoltDeclarer
 
@@ -100,6 +103,16 @@ def test_every_grouping_and_ready_made_bolt_is_described():
     page = TEXTS[ROOT / "docs" / "bolts.md"]
     groupings = [one for one in vars(BoltDeclarer) if one.endswith("_grouping")]
     assert [one for one in [*groupings, *bolts] if f"`{one}" not in page] == []
+
+
+def test_every_keyword_of_a_file_spout_is_in_its_table():
+    _, page = TEXTS[ROOT / "docs" / "spouts.md"].split("| keyword | default | |\n| --- | --- | --- |\n")
+    table = dict(re.findall(r"^\| `(\w+)` \|([^|]*)\|", page.partition("\n\n")[0], re.MULTILINE))
+    defaults = {one.name: one.default for one in inspect.signature(FileSpout).parameters.values()}
+    assert list(defaults) == list(table)
+    said = {name: re.sub(r"\W", "", table[name]) for name, one in defaults.items() if one not in (None, inspect._empty)}
+    assert said == {name: re.sub(r"\W", "", str(defaults[name])) for name in said}
+    assert [one for one in FORMATS if f'`"{one}"`' not in page] == []
 
 
 def test_every_storm_name_of_the_builder_is_described():

@@ -16,6 +16,7 @@ from txstorm.api.spout import (
     TransactionalSpout,
 )
 from txstorm.api.state import KeyedState
+from txstorm.user_code import described
 
 _LONGEST = 64  # of a name
 SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedTransactionalSpout)
@@ -45,11 +46,15 @@ class CompositeSpout(Component):
 
     @property
     def opaque(self) -> bool:  # noqa: D102 - described with the attributes
-        return any(is_opaque(source) for source in self.sources.values())
+        return any(is_opaque(source) for source in self.spouts().values())
 
     @property
     def external(self) -> bool:  # noqa: D102 - described with the attributes
-        return any(getattr(source, "external", False) for source in self.sources.values())
+        return any(getattr(source, "external", False) for source in self.spouts().values())
+
+    def spouts(self) -> dict[str, Spout]:
+        """Return the sources that are spouts; the others are faults, and may have attributes of any meaning."""
+        return {name: source for name, source in self.sources.items() if isinstance(source, SPOUTS)}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the streams of all sources, under their names in this spout."""
@@ -82,7 +87,7 @@ def kept_states(spout: object) -> dict[str, tuple[KeyedState, Kept]]:
 
     As positions do, the name of the state depends on the name of the source, and not on the spout's id.
     """
-    sources = spout.sources if isinstance(spout, CompositeSpout) else {"": spout}
+    sources = spout.spouts() if isinstance(spout, CompositeSpout) else {"": spout}
     found = {name: kept for name, source in sources.items() if (kept := getattr(source, "kept_rows", None)) is not None}
     return {name: (_kept_state(name or "spout", kept), kept) for name, kept in found.items()}
 
@@ -120,6 +125,6 @@ def _kind_fault(name: str, source: object) -> str | None:
     if isinstance(source, SPOUTS):
         return None
     return (
-        f"source {name!r}: {type(source).__name__} is not a spout; pass one that derives from TransactionalSpout, "
+        f"source {name!r}: {described(source)} is not a spout; pass one that derives from TransactionalSpout, "
         "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout"
     )

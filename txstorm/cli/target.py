@@ -18,6 +18,7 @@ from txstorm.cli.tracebacks import place, trace
 from txstorm.errors import InputError, TxstormError
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
+from txstorm.user_code import described
 
 if TYPE_CHECKING:
     from txstorm.pipelines import Pipeline
@@ -120,7 +121,7 @@ def _topology(target: Target, found: Any) -> Topology:
         hint = "name a topology, or a function that returns one"
     else:
         hint = "build one with TransactionalTopologyBuilder(…).build_topology()"
-    raise InputError(f"{target}: expected a Topology, got an object of type {type(found).__name__}; {hint}")
+    raise InputError(f"{target}: expected a Topology, got an object of type {described(found)}; {hint}")
 
 
 def resolve(target: Target) -> Any:

@@ -22,6 +22,7 @@ from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.standby import Tell, closed_on_error, teller
 from txstorm.topology.graph import Topology
+from txstorm.user_code import described
 
 ENGINES = ("spark", "local")
 log = logging.getLogger("txstorm.topology")
@@ -147,7 +148,7 @@ def launch(
 def _check_topology(topology: Topology, *, bounded: bool) -> None:
     """Raise `InputError` if `topology` is not a built topology; log its warnings, and those of a bounded run."""
     if not isinstance(topology, Topology):
-        msg = f"run takes a built topology, got {type(topology).__name__}; call build_topology() on the builder"
+        msg = f"run takes a built topology, got {described(topology)}; call build_topology() on the builder"
         raise InputError(msg)
     for warning in topology.warnings:
         log.warning("topology %s: %s", topology.id, warning)

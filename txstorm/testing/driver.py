@@ -32,6 +32,7 @@ from txstorm.testing.emissions import Emission, Emissions
 from txstorm.testing.feed import FeedSpout
 from txstorm.testing.windows import LateRow, late_rows, watermark
 from txstorm.topology.graph import Topology
+from txstorm.user_code import described
 
 PROCESSING, COMMITTING = "processing", "committing"
 
@@ -101,7 +102,7 @@ class TopologyTestDriver:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(topology, Topology):
-            kind = type(topology).__name__
+            kind = described(topology)
             msg = f"TopologyTestDriver takes a built topology, got {kind}; call build_topology() on the builder"
             raise InputError(msg)
         self._pending = pending

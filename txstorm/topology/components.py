@@ -15,7 +15,7 @@ from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.declarers import Declaration, Role
 from txstorm.topology.graph import Component, Input, Kind, found_tables
-from txstorm.user_code import misfits
+from txstorm.user_code import described, misfits
 
 
 @dataclass
@@ -23,6 +23,7 @@ class ComponentInfo:
     """A declared component after inspection: its declaration, and the kind, streams and tables of its object.
 
     Attributes:
+        object: the spout or bolt; None if the object given is none.
         kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
         streams: the declared output streams; None if `declare_output_fields` raised an error, which is in `faults`.
         assembled: the user's bolt that the object was assembled from, with its place; None for others.
@@ -73,7 +74,7 @@ def inspect(declaration: Declaration) -> ComponentInfo:
         id=declaration.id,
         role=declaration.role,
         kind=kind,
-        object=declaration.object,
+        object=declaration.object if usable else None,
         parallelism=1 if declaration.parallelism is None else declaration.parallelism,
         inputs=tuple(declaration.inputs),
         streams=_streams(declaration, faults) if usable else None,
@@ -82,7 +83,7 @@ def inspect(declaration: Declaration) -> ComponentInfo:
         maps=found_tables(declaration.object, MapState) if usable else (),
         outlets=found_tables(declaration.object, Outlet) if usable else (),
         configuration=declaration.configuration,
-        external=_external(declaration),
+        external=usable and _external(declaration),
         faults=faults,
     )
 
@@ -107,7 +108,7 @@ def _spout_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
     if isinstance(declaration.object, (*SPOUTS, CompositeSpout)):
         return "spout"
     faults.append(
-        f"spout {declaration.id!r}: {_class(declaration)} is no spout; derive it from TransactionalSpout, "
+        f"spout {declaration.id!r}: {described(declaration.object)} is no spout; derive it from TransactionalSpout, "
         "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout, or give several in a CompositeSpout"
     )
     return None
@@ -120,7 +121,7 @@ def _bolt_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
     basic, batch = isinstance(bolt, BasicBolt), isinstance(bolt, BatchBolt)
     if basic == batch:
         what = "is both a BasicBolt and a BatchBolt" if basic else "is neither a BasicBolt nor a BatchBolt"
-        faults.append(f"bolt {declaration.id!r}: {_class(declaration)} {what}; derive it from one of the two")
+        faults.append(f"bolt {declaration.id!r}: {described(bolt)} {what}; derive it from one of the two")
         return None
     if not takes_batches(bolt) and type(bolt).execute in (BasicBolt.execute, BatchBolt.execute):
         faults.append(

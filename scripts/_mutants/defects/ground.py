@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "attributes_of_what_is_no_component_are_read",
+        "inspect",
+        "declaration.object if usable else None",
+        "declaration.object",
+        "tests/bad_input/test_bad_topologies.py",
+    ),
+    Mutant(
         "decimals_wrap_when_they_are_rescaled",
         "_check_narrowed",
         "digits < given.precision - given.scale",

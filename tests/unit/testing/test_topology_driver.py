@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from runs import ended
 from watched import Gathering
@@ -345,6 +346,11 @@ def test_a_temporary_data_directory_is_deleted() -> None:
         (lambda driver: driver.emitted("duoble"), "no component 'duoble'.*did you mean 'double'"),
         (lambda driver: driver.emitted("double", stream="cuont"), "stream 'cuont' is not declared.*'count'"),
         (lambda driver: TopologyTestDriver("numbers"), "takes a built topology, got str"),
+        (
+            lambda driver: TopologyTestDriver(pa.table({"a": [1]})),
+            "pyarrow's Table .*docs/from-structured-streaming.md",
+        ),
+        (lambda driver: run(pa.table({"a": [1]})), "run takes .*pyarrow's Table .*docs/from-structured-streaming.md"),
     ],
 )
 def test_misuse_is_reported(drive, mistake: Callable, says: str) -> None:

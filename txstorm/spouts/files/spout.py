@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
+from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import arrow_type
@@ -313,7 +314,8 @@ def _check_options(options: _Options) -> None:
     csv_only = not options.header or options.delimiter != ","
     untyped = [name for name in options.fields or () if name not in options.types]
     faults = {
-        f"format {options.format!r}, expected one of {FORMATS}": options.format not in FORMATS,
+        f"format {options.format!r}, expected one of {FORMATS}{near(str(options.format), [*FORMATS])}": options.format
+        not in FORMATS,
         "header and delimiter belong to format 'csv'": csv_only and options.format != "csv",
         "types belong to formats 'csv' and 'jsonl'": bool(options.types) and options.format not in ("csv", "jsonl"),
         f"types= lacks {untyped} of fields=": bool(options.types and untyped) and options.format == "jsonl",

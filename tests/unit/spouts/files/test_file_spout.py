@@ -398,6 +398,7 @@ def test_bad_paths(arguments, error, message):
         ({"max_batch_bytes": 0}, "max_batch_bytes is 0"),
         ({"max_batch_rows": 1.5}, "max_batch_rows is 1.5"),
         ({"format": "xml"}, "format 'xml', expected one of"),
+        ({"format": "ndjson"}, "format 'ndjson', expected one of .*did you mean 'jsonl'"),
         ({"types": {"a": int}}, "types belong to formats 'csv' and 'jsonl'"),
         ({"format": "csv", "types": {"a": "int"}}, r"types of \['a'\]"),
         ({"format": "csv", "header": False}, "header=False needs fields="),
