@@ -28,7 +28,7 @@ KINDS: Mapping[str, Mapping[str, type[PipelinePart]]] = {"source": SOURCES, "ste
 
 
 class Options(Part):
-    """What stands above and beside the parts of a pipeline."""
+    """Options of a pipeline besides its parts."""
 
     name: str
     parallelism: int = Field(1, ge=1, le=MAX_PARALLELISM)

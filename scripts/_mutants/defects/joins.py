@@ -230,8 +230,8 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
     ),
     Mutant(
         "a_file_of_a_join_loads_code",
-        "JoinService._accepted",
-        "faults = code_faults(kafka)",
+        "kafka_faults",
+        "faults = code_faults(settings)",
         "faults = []",
         "tests/unit/joins/test_join_configurations.py",
     ),

@@ -57,6 +57,12 @@ Drop = Annotated[
         help="Drop a state, sink, map, outlet or source that the code no longer has; may be repeated.",
     ),
 ]
+AvailableNow = Annotated[
+    bool, typer.Option("--available-now", help="End when all data that the source has now is committed.")
+]
+EndOfInput = Annotated[
+    bool, typer.Option("--end-of-input", help="As --available-now, and then end the input: all windows close.")
+]
 AcceptClock = Annotated[
     bool,
     typer.Option("--accept-clock", help="Believe this machine's clock, long after the last run or before its end."),
@@ -78,12 +84,8 @@ def run(
         float | None, typer.Option(metavar="SECONDS", help="Start at most one transaction per interval.")
     ] = None,
     max_dead_letters: MaxDeadLetters = None,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when all data that the source has now is committed.")
-    ] = False,
-    end_of_input: Annotated[
-        bool, typer.Option("--end-of-input", help="As --available-now, and then end the input: all windows close.")
-    ] = False,
+    available_now: AvailableNow = False,
+    end_of_input: EndOfInput = False,
     until_txid: Annotated[int | None, typer.Option(metavar="N", min=1, help="End when this txid is committed.")] = None,
     settings: Annotated[
         list[str] | None,
