@@ -5,9 +5,13 @@ import os
 import pytest
 from bad_input_cases import Says, go, listing, refused, run_words, topology, unchanged, write_words
 from crashes import crashing
+from runs import ended
 
+from txstorm import CompositeSpout, TransactionalTopologyBuilder
 from txstorm.errors import SpoutError
 from txstorm.results.read import read_state
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import FileSpout
 
 
 def _gzip(path):
@@ -31,6 +35,24 @@ def test_a_source_that_cannot_be_read_is_refused_before_anything_is_made(name, t
     make(source)
     with unchanged(tmp_path / "data"), refused(Says(SpoutError, str(source), found, cure)):
         go(made, tmp_path / "data")
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_zone_that_is_empty_at_a_later_start_has_nothing_new(tmp_path, composite):
+    def rows():
+        spout = FileSpout(tmp_path / "*.jsonl", fields=["n"])
+        builder = TransactionalTopologyBuilder("t", "zone", CompositeSpout({"default": spout}) if composite else spout)
+        builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("zone")
+        return sorted(row["n"] for row in ended(builder.build_topology(), tmp_path / "data").sink("rows").to_pylist())
+
+    with pytest.raises(SpoutError, match="no file matches"):
+        rows()
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    assert rows() == [1]
+    (tmp_path / "a.jsonl").unlink()
+    assert rows() == [1]
+    (tmp_path / "b.jsonl").write_text('{"n": 2}\n')
+    assert rows() == [1, 2]
 
 
 def test_a_glob_that_matches_nothing(tmp_path):

@@ -275,6 +275,8 @@ def test_parts_of_a_join_over_a_store(tmp_path: Path, command: Commands):
     ended(builder.build_topology(), data_dir)
     shown = command.json("join", data_dir, "fill")
     assert (shown["position"], shown["partitions"], shown["retain"]) == (at(60), {"r0": at(60)}, 0.05)
+    assert command.json("windows", data_dir)["components"] == []
+    assert "no windows of a component 'sync'" in command.refused("windows", data_dir, "sync")
     shown = command.json("join", data_dir, "sync")
     assert (shown["consumed_time"], shown["pending"], shown["oldest_pending"]) == (at(60), 1, at(200))
     assert command.json("join", data_dir, "sync", "--txid", 1)["pending"] == 4

@@ -55,11 +55,13 @@ class StateParts:
     ttl: timedelta | None = None
 
 
+@reads
 def list_states(data_dir: Path) -> list[str]:
     """Return the names of the states in a data directory."""
     return _names(data_dir, CHANGES)
 
 
+@reads
 def list_sinks(data_dir: Path) -> list[str]:
     """Return the names of the sinks in a data directory."""
     return _names(data_dir, SINK)
@@ -215,12 +217,14 @@ def read_kept_changes(data_dir: Path, name: str, last: int, columns: Sequence[st
     return table.floor(), in_order(rows, [TXID.name])
 
 
+@reads
 def keeps_no_changes(data_dir: Path, name: str) -> bool:
     """Return whether there is a state `name` with the layout ``merge``, which has no table of changes."""
     path = data_dir / TableRef(STATE, name).uri
     return is_table(path) and is_merged(DeltaHandle.open(path, once=True).properties)
 
 
+@reads
 def key_names(data_dir: Path, name: str) -> list[str]:
     """Return the key columns of a state, in declaration order; raise `StateError` if there is no such state."""
     return _columns(_open(data_dir, STATE, name).handle, KEYS)
@@ -245,6 +249,7 @@ def read_letters(data_dir: Path, last: int | None = None) -> pa.Table | None:
     return _appended(open_table(data_dir, LETTERS_REF), 1, last) if has_letters(data_dir) else None
 
 
+@reads
 def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
     """Return table (``state/…``, ``sinks/…``) → why a consistent cut at `txid` (None: the last one) must omit it."""
     refs = [TableRef(STATE if keeps_no_changes(data_dir, name) else CHANGES, name) for name in list_states(data_dir)]
@@ -259,6 +264,7 @@ def left_out(data_dir: Path, txid: int | None) -> dict[str, str]:
     return found
 
 
+@reads
 def has_letters(data_dir: Path) -> bool:
     """Return whether a data directory contains a table of dead letters."""
     return is_table(data_dir / LETTERS_REF.uri)

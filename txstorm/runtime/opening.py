@@ -38,7 +38,7 @@ from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, check_started, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
-from txstorm.results.read import read_state
+from txstorm.results.read import list_states, read_state
 from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
@@ -190,7 +190,7 @@ def open_session(
         KilledError: the run whose end this run awaited on standby was killed.
     """
     start = Start(topology, engine, data_dir, options, monitor, sleep)
-    check_spout(topology.spout.object)
+    check_spout(topology.spout.object, list_states(data_dir))
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # only checks that it is writable, before any side effect
     program = program_of(compile_plan(topology), str(data_dir / "spill"))

@@ -14,13 +14,13 @@ It is one module because planners and tasks of all kinds share the formats of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.composite import AnySpout, CompositeSpout
+from txstorm.api.composite import AnySpout, CompositeSpout, kept_states
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import (
@@ -120,21 +120,24 @@ def _of_source(context: TaskContext, name: str) -> TaskContext:
     return replace(context, component=f"{context.component}/{name}", settings=copied(context.settings))
 
 
-def check_spout(spout: AnySpout) -> None:
+def check_spout(spout: AnySpout, states: Collection[str] = ()) -> None:
     """Call the method ``check()`` of `spout`, if it has one, to examine its source before anything is written.
+
+    `states` are those that the data directory has; a source whose kept rows are among them is asked with ``begun``.
 
     Raises:
         SpoutError: the source is missing, unreadable or of another format; of a composite spout, all that are.
         TopologyFailed: the spout raised something else.
     """
     faults: list[SpoutError] = []
-    for source in spout.sources.values() if isinstance(spout, CompositeSpout) else [spout]:
+    begun = {name: state.name in states for name, (state, _) in kept_states(spout).items()}
+    for name, source in (spout.sources if isinstance(spout, CompositeSpout) else {"": spout}).items():
         check = getattr(source, "check", None)
         if check is None:
             continue
         try:
             with calling(type(source).__name__, "check()"):
-                check()
+                check(**({"begun": True} if begun.get(name) else {}))
         except SpoutError as error:
             faults.append(error)
     if len(faults) == 1:

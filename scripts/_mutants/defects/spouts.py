@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_zone_that_was_read_must_not_be_empty",
+        "check_spout",
+        "begun.get(name)",
+        "False",
+        "tests/bad_input/test_bad_sources.py",
+    ),
+    Mutant(
         "tasks_of_a_file_spout_take_every_nth_range",
         "share_of",
         "bisect_right(bounds, end - 1) == task",

@@ -12,7 +12,22 @@ from table_steps import plain_words
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json, txid_of
+from txstorm.results.joins import deduplicators_in, joins_in, store_parts_in
+from txstorm.results.read import (
+    has_letters,
+    keeps_no_changes,
+    key_names,
+    left_out,
+    list_sinks,
+    list_states,
+    read_changes,
+    read_letters,
+    read_sink,
+    read_state,
+    rows_json,
+    txid_of,
+)
+from txstorm.results.windowed_components import windowed_components
 from txstorm.storage.tables.table import DeltaTableState
 
 
@@ -24,6 +39,20 @@ def test_every_type_survives_a_round_trip_in_key_and_value(tmp_path):
     assert read_state(tmp_path, "wide").to_pylist() == expected
     store.upkeep.compact()
     assert read_state(tmp_path, "wide").to_pylist() == expected
+
+
+def test_directories_are_paths_or_texts(tmp_path):
+    put(tmp_path, WIDE, {tuple(ROW[name] for name in KINDS): wide()})
+    calls = [(list_states,), (list_sinks,), (read_state, "wide"), (read_changes, "wide", 1, 1), (key_names, "wide")]
+    calls += [(keeps_no_changes, "wide"), (has_letters,), (read_letters,), (left_out, 1), (windowed_components,)]
+    calls += [(joins_in,), (store_parts_in,), (deduplicators_in,)]
+    for call, *arguments in calls:
+        assert call(str(tmp_path), *arguments) == call(tmp_path, *arguments), call.__name__
+    for directory in (tmp_path, str(tmp_path)):
+        with pytest.raises(StateError, match="no sink 'rows'"):
+            read_sink(directory, "rows")
+        with pytest.raises(StateError, match=r"no state 'wode'.*did you mean 'wide'"):
+            read_state(directory, "wode")
 
 
 def test_every_type_has_one_json_representation(tmp_path):

@@ -7,6 +7,7 @@ segments, so that the rows of all tasks, one task after the other, are in the or
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from txstorm.spouts.files.seen_files import KEPT
 from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.user_code import calling_line
 
+log = logging.getLogger("txstorm.spout")
 FORMATS = ("text", "csv", "jsonl", "parquet")
 EXTENSIONS = {
     ".csv": "csv",
@@ -140,15 +142,18 @@ class FileSpout(TransactionalSpout):
         """The format: ``text``, ``csv``, ``jsonl`` or ``parquet``."""
         return self._options.format
 
-    def check(self) -> None:
-        """Probe every file before anything is written.
+    def check(self, *, begun: bool = False) -> None:
+        """Probe every file before anything is written; if files were read before (`begun`), there may be none now.
 
         Raises:
             SpoutError: a file is missing, unreadable, a directory, or recognizably in another format.
         """
         with self._naming_line():
             chosen = self._format()
-            for name in self._files():
+            there = sorted(listed(self.paths)) if begun else self._files()
+            if not there:
+                log.warning("file spout: no file matches %s now; files are read when they come", ", ".join(self.paths))
+            for name in there:
                 if self.kept_rows is None or chosen.is_complete(name):
                     chosen.probe(name)
 

@@ -45,17 +45,19 @@ def removing(data_dir: Path) -> Iterator[bool]:
         yield not _reading[str(data_dir.absolute())]
 
 
-def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concatenate[Path, P], Answer]:
+def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concatenate[str | Path, P], Answer]:
     """Decorator: hold the read guard on the data directory, the first argument of `function`, during the call.
+
+    The directory may be given as text.
 
     An `OSError` is converted to a `DataDirectoryError`.
     """
 
     @wraps(function)
-    def counted(data_dir: Path, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+    def counted(data_dir: str | Path, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
         try:
-            with reading(data_dir):
-                return function(data_dir, *args, **kwargs)
+            with reading(Path(data_dir)):
+                return function(Path(data_dir), *args, **kwargs)
         except OSError as error:
             msg = (
                 f"data directory {data_dir}: expected tables that this user can read, got {error}; check permissions "
