@@ -6,9 +6,11 @@ import io
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -77,6 +79,24 @@ def printed_by(*arguments: Any, **options: Any) -> str:
     done = run_program(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def at_a_terminal(place: Path, answer: str, *arguments: str) -> tuple[int, str]:
+    """Run the txstorm command in the directory `place` on a pseudo-terminal, typing `answer`; return the exit code and the terminal's output."""
+    terminal, side = os.openpty()
+    with open(terminal, "r+b", buffering=0) as screen:
+        command = [sys.executable, "-m", "txstorm", *arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "500"}
+        process = subprocess.Popen(command, cwd=place, env=env, stdin=side, stdout=side, stderr=side)
+        os.close(side)
+        screen.write(f"{answer}\n".encode())
+        shown = b""
+        try:
+            while found := screen.read(4096):
+                shown += found
+        except OSError:
+            pass  # the other end is closed: the process has exited
+        return process.wait(60), shown.decode()
 
 
 @contextmanager

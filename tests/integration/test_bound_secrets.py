@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import socketserver
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Commands
+from commands import Commands, at_a_terminal
 from runs import ended
 from servers.running import ZooKeeper
 
@@ -186,22 +183,10 @@ def test_the_password_is_sent_after_a_yes_at_a_terminal(words: Path, zookeeper_s
     hosts, _, chroot = zookeeper_server.new_chroot().partition("/")
     assert txstorm(*COMMANDS["run"], "--ledger", f"zookeeper:{hosts}/{chroot}")[0] == 0
     for answer, expected in [("y", 0), ("n", 2)]:
-        terminal, side = os.openpty()
-        with open(terminal, "r+b", buffering=0) as screen:
-            command = [sys.executable, "-m", "txstorm", "status", DIRECTORY]
-            env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb", "COLUMNS": "300"}
-            process = subprocess.Popen(command, cwd=words, env=env, stdin=side, stdout=side, stderr=side)
-            os.close(side)
-            screen.write(f"{answer}\n".encode())
-            shown = b""
-            try:
-                while found := screen.read(4096):
-                    shown += found
-            except OSError:
-                pass  # the other side is closed: the process has ended
-            assert process.wait(60) == expected, shown
-        assert f"its ledger is at {hosts}. Send the password of user 'owner' there? [y/N]" in shown.decode()
-        assert PASSWORD.encode() not in shown
+        code, shown = at_a_terminal(words, answer, "status", DIRECTORY)
+        assert code == expected, shown
+        assert f"its ledger is at {hosts}. Send the password of user 'owner' there? [y/N]" in shown
+        assert PASSWORD not in shown
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from txstorm import BaseStatefulBolt, StatefulBolt, TransactionalTopologyBuilder
+from txstorm import BaseStatefulBolt, StatefulBolt, StatefulWindowedBolt, TransactionalTopologyBuilder
 from txstorm.bolts import SplitWords
 from txstorm.spouts import MemoryTransactionalSpout
 
@@ -31,6 +31,29 @@ class WordCount(StatefulBolt):
         self.counts.put(word, count)
         self.collector.emit(tuple, word, count)
         self.collector.ack(tuple)
+
+
+class RunningSum(StatefulWindowedBolt):
+    """Storm's StatefulWindowingTopology: the sum of all new tuples."""
+
+    fields = ("sum",)
+
+    def prepare(self, context, collector):
+        self.collector = collector
+
+    def init_state(self, state):
+        self.state = state
+
+    def execute(self, window):
+        total = self.state.get("sum", 0) + sum(one["value"] for one in window.get_new())
+        self.state.put("sum", total)
+        self.collector.emit(total)
+
+    def pre_prepare(self, txid):
+        CALLS.append(("pre_prepare", txid))
+
+    def pre_commit(self, txid):
+        CALLS.append(("pre_commit", txid))
 
 
 class StormWordCount(BaseStatefulBolt):

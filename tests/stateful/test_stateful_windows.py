@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import pytest
 from fed import fed_bolt
-from stateful_nets import CALLS
+from stateful_nets import CALLS, RunningSum
 from test_stateful_topologies import KEPT, KeptProvider
 
-from txstorm import Count, Duration, StatefulWindowedBolt, TransactionalTopologyBuilder
+from txstorm import Count, Duration, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider
 from txstorm.testing import TopologyTestDriver
 from txstorm.topology.rebalance import rebalanced, rebalanced_before
-
-
-class RunningSum(StatefulWindowedBolt):
-    """Storm's StatefulWindowingTopology: the sum of all new tuples."""
-
-    fields = ("sum",)
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def init_state(self, state):
-        self.sums = state
-
-    def execute(self, window):
-        total = self.sums.get("sum", 0) + sum(one["value"] for one in window.get_new())
-        self.sums.put("sum", total)
-        self.collector.emit(total)
-
-    def pre_prepare(self, txid):
-        CALLS.append(("pre_prepare", txid))
-
-    def pre_commit(self, txid):
-        CALLS.append(("pre_commit", txid))
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,14 @@ MUTANTS = (
         "Bounds.released",
         "position - self.after",
         "position - self.after + 1",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "right_rows_expire_although_pending_rows_need_them",
         "Bounds.expired",
         "left if oldest is None else min(left, oldest)",
         "left",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "right_rows_expire_by_released_rows_only",
@@ -79,7 +79,7 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "RightWindow.pairs",
         "floor if number < new else lows",
         "floor",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/joins/test_join_rules.py::test_a_rule",
     ),
     Mutant(
         "pending_rows_are_released_at_the_position",
@@ -100,14 +100,14 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "RightWindow.expire",
         "block.most >= bound",
         "block.most > bound",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "rows_at_the_bound_expire",
         "Block.expiring",
         "self.times < high",
         "self.times <= high",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "a_merge_drops_rows_at_the_bound",

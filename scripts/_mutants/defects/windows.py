@@ -230,7 +230,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "WatermarkRule._position",
         "min(times)",
         "max(times)",
-        "tests/unit/joins/test_joins_against_model.py::test_the_rules_join_what_the_model_joins",
+        "tests/unit/joins/test_joins_against_model.py::test_random_schedules_with_failures_join_what_the_model_joins",
     ),
     Mutant(
         "a_repeated_watermark_restarts_the_interval",

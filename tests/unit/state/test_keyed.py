@@ -26,27 +26,6 @@ def test_writes_are_visible_to_their_task_at_once_and_to_others_with_the_txid(be
     assert bench.open(2, task=1).get("a") == 1
 
 
-def test_storms_opaque_map_example(bench):
-    """Storm's opaque map example: txid 1 counts to 3; its replay restarts from nil and gives 2; txid 2 gives 6."""
-    handle = bench.open(1)
-    assert handle.get("k") is None
-    assert handle.update("k", lambda old: add(old, 1)) == 1
-    assert handle.update("k", lambda old: add(old, 2)) == 3
-    assert handle.get("k") == 3
-    bench.group.end_txid(1)
-    bench.group.drop_from(1)
-    replay = bench.open(1)
-    assert replay.get("k") is None
-    assert replay.update("k", lambda old: add(old, 2)) == 2
-    bench.group.end_txid(1)
-
-    def second(handle):
-        return handle.get("k"), handle.update("k", lambda old: add(old, 3)), handle.update("k", lambda old: add(old, 1))
-
-    assert bench.commit(2, second) == (2, 5, 6)
-    assert bench.index.rows(["k"]) == [Row((6,), 2, (2,))]
-
-
 def test_update_many_gives_the_new_values_in_the_order_of_the_partials(bench):
     bench.commit(1, lambda h: h.put_many({"a": 1, "b": 2}))
     new = bench.commit(2, lambda h: h.update_many({"b": 10, "new": 5, "a": 1}, add))
@@ -161,17 +140,6 @@ def test_a_row_that_carries_the_txid_counts_from_before_it(bench):
     apply(bench.index, {"a": Row((8,), 5, (3,)), "new": Row((8,), 5, None)})
     assert bench.commit(5, lambda h: h.update_many({"a": 1, "new": 1}, add)) == {"a": 4, "new": 1}
     assert bench.index.rows(["a"]) == [Row((4,), 5, (3,))]
-
-
-def test_several_key_and_value_columns_are_tuples_and_dicts():
-    bench = Bench(KeyedState("s", key={"site": str, "day": int}, value={"n": int, "who": str}))
-    bench.commit(1, lambda h: h.put(("x", 1), {"who": "me", "n": 1}))
-    new = bench.commit(
-        2,
-        lambda h: h.update_many({("x", 1): 5, ("y", None): 6}, lambda old, n: {"n": n, "who": (old or {}).get("who")}),
-    )
-    assert new == {("x", 1): {"n": 5, "who": "me"}, ("y", None): {"n": 6, "who": None}}
-    assert bench.commit(3, lambda h: h.get(("x", 1))) == {"n": 5, "who": "me"}
 
 
 def test_mutating_a_value_that_was_read_does_not_change_the_state():

@@ -5,27 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from stateful_nets import RunningSum
 
-from txstorm import Count, Duration, StatefulWindowedBolt
+from txstorm import Count, Duration
 from txstorm.errors import InputError, StateError
 from txstorm.testing import StatefulWindowedBoltExecutor
-
-
-class RunningSum(StatefulWindowedBolt):
-    """Storm's StatefulWindowingTopology: the sum of all new tuples."""
-
-    fields = ("sum",)
-
-    def prepare(self, context, collector):
-        self.collector = collector
-
-    def init_state(self, state):
-        self.state = state
-
-    def execute(self, window):
-        total = self.state.get("sum", 0) + sum(one["value"] for one in window.get_new())
-        self.state.put("sum", total)
-        self.collector.emit(total)
 
 
 def executor(bolt=None, fields=("value", "id"), saved=None, state=None):

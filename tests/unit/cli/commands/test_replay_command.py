@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import run_program
+from commands import at_a_terminal, run_program
 from user_modules import change, tree
 
 from txstorm import run
@@ -192,24 +192,6 @@ def test_control_characters_of_a_recorded_target_are_shown_escaped(txstorm, word
         code, _, err = txstorm("replay", DATA, "--txid", "1")
         assert (code, "\x1b" in err, "\x07" in err) == (2, False, False), (target, err)
         assert said in err, err
-
-
-def at_a_terminal(words: Path, answer: str, *arguments: str) -> tuple[int, str]:
-    """Run the txstorm command on a pseudo-terminal, typing `answer`; return the exit code and the terminal's output."""
-    terminal, side = os.openpty()
-    with open(terminal, "r+b", buffering=0) as screen:
-        command = [sys.executable, "-m", "txstorm", *arguments]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "500"}
-        process = subprocess.Popen(command, cwd=words, env=env, stdin=side, stdout=side, stderr=side)
-        os.close(side)
-        screen.write(f"{answer}\n".encode())
-        shown = b""
-        try:
-            while found := screen.read(4096):
-                shown += found
-        except OSError:
-            pass  # the other end is closed: the process has exited
-        return process.wait(60), shown.decode()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from handle_cases import Bench
 from index_cases import stores
-from keyed_cases import SECOND, TTL, begun, committed, opened, publish, read
+from keyed_cases import SECOND, TTL, committed, opened, read
 from store_cases import open_store
 
 from txstorm.api.state import KeyedState
@@ -111,18 +111,6 @@ def test_expired_keys_do_not_accumulate_in_the_index(tmp_path, bounds):
     assert 50 <= len(held) <= 150  # 50 of 495 keys have not expired
     handle = turn(bench, 100, 99 * SECOND)
     assert len(handle.get_many([f"{txid}-{i}" for txid in range(1, 100) for i in range(5)])) == 50
-
-
-def test_an_attempt_that_fails_leaves_no_stamp_behind(tmp_path):
-    store = opened(tmp_path, create=True)
-    group = store.group(1)
-    begun(group, 1, 0).state("count", 0, "seen").put("a", row(1))
-    group.end_txid(1)
-    group.drop_from(1)
-    begun(group, 1, 5 * SECOND).state("count", 0, "seen").put("a", row(2))
-    group.end_txid(1)
-    publish(store, group, {1: 5 * SECOND})
-    assert read_changes(tmp_path, "seen", 1, 1)["_stamp"].to_pylist() == [moment(5 * SECOND)]
 
 
 @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 10, "1 day"])
