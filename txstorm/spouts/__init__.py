@@ -1,4 +1,4 @@
-"""Spout executors, which reduce every kind of spout to a planner and a task; composite and memory spouts.
+"""Spout executors, which reduce every kind of spout to a planner and a task; composite, memory and rate spouts.
 
 May import: clients.
 Start: port.py.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.spouts.files.spout import FileSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
+from txstorm.spouts.rate import RateSpout
 
 if TYPE_CHECKING:
     from txstorm.spouts.kafka.decode import Avro
@@ -22,6 +23,7 @@ __all__ = [
     "MemoryTransactionalSpout",
     "OpaqueMemoryTransactionalSpout",
     "OpaqueTransactionalKafkaSpout",
+    "RateSpout",
     "TransactionalKafkaSpout",
 ]
 

@@ -4,6 +4,20 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "another_rate_moves_the_rows_before",
+        "_RateCoordinator.initialize_transaction",
+        "before['rate'] != rate",
+        "False",
+        "tests/unit/spouts/test_spout_rate.py",
+    ),
+    Mutant(
+        "a_rate_has_no_end",
+        "_RateCoordinator._end",
+        "min(due, self._spout.rows)",
+        "due",
+        "tests/unit/spouts/test_spout_rate.py",
+    ),
+    Mutant(
         "a_zone_that_was_read_must_not_be_empty",
         "check_spout",
         "begun.get(name)",
