@@ -51,18 +51,6 @@ def test_an_unchanged_table_gets_no_new_version(tmp_path, store):
     assert [table.previous for table in intent.tables] == [0, 1, 0]
 
 
-def test_a_reopened_store_continues(tmp_path, store):
-    commit(store, 1, {"a": 1}, {"b": 1})
-    store = open_store(tmp_path, epoch=2)
-    commit(store, 3, {"a": 1}, epoch=2)
-    store.upkeep.compact()
-    store = open_store(tmp_path, epoch=3)
-    commit(store, 4, {"a": 1, "b": 1}, epoch=3)
-    assert words_read(tmp_path) == {"a": 3, "b": 2}
-    earlier = [{}, {"a": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]
-    assert [words_read(tmp_path, txid) for txid in (0, 1, 2, 3)] == earlier
-
-
 def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path, store):
     groups = [decided(store, txid, {"a": 1}) for txid in (1, 2)]
     assert [table.previous for table in groups[1][1].tables] == [1, 1, 1]
@@ -100,18 +88,6 @@ def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path,
     assert store.upkeep.due(time.monotonic()) is not None
     commit(store, 2, {"a": 3}, epoch=2)
     assert words_read(tmp_path) == {"a": 4, "b": 2}
-
-
-def test_dropped_txids_leave_no_trace(tmp_path, store):
-    group, _ = decided(store, 1, {"a": 1}, {"a": 10, "lost": 1})
-    group.drop_from(2)  # txid 2 failed: the group ends before it
-    intent = intent_of(group, [record(1)])
-    assert [table.previous for table in intent.tables] == [0, 0, 0]
-    store.publish(intent, 1)
-    group.apply(1)
-    commit(store, 2, {"a": 100})  # the replay, without the key
-    assert words_read(tmp_path) == {"a": 101}
-    assert [row["n"] for row in read_sink(tmp_path, "out").to_pylist()] == [1, 100]
 
 
 def test_handles_work_in_finish_batch_only(store):
