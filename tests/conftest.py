@@ -91,6 +91,7 @@ def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("spark") is None:
         yield
         return
+    request.getfixturevalue("spark")  # else a test that starts a session of its own leaves it, without Delta, to others
     before = Surroundings.now()
     yield
     changes = before.changes()

@@ -260,9 +260,10 @@ class Model:
                     unit.seen = [row for row in unit.seen if not self.up_to(row[0], e)]
                     unit.previous, unit.reported, unit.first = [], [], True
             e += slide
-        self.fired_up_to = self.w if self.w == INF else self.w // slide * slide
-        for unit in self.units.values():
-            unit.passed = [row for row in unit.seen if self.up_to(row[0], self.fired_up_to)]
+        before, self.fired_up_to = self.fired_up_to, self.w if self.w == INF else self.w // slide * slide
+        if self.fired_up_to != before:  # else a tuple at the last end came after it, and waits for the next
+            for unit in self.units.values():
+                unit.passed = [row for row in unit.seen if self.up_to(row[0], self.fired_up_to)]
         return fired
 
     def more_to_come(self, e):
