@@ -236,9 +236,10 @@ class Arrivals:
         """List the files; return a mark of what is there: a number of files, and the offset in the last of them."""
         now = self.refresh(self.planned)
         number = self._base + len(self._queue) if self._queue else self.planned.number
+        if number == self.planned.number and self.planned.done:
+            return [number, self.planned.offset]  # planned, but perhaps not yet committed
         last = self._queue[-1].file if number > self.planned.number else self.planned.file
-        at_end = number == self.planned.number and self.planned.done
-        there = None if last is None or at_end else now.get(last)
+        there = None if last is None else now.get(last)
         return [number, 0 if last is None or there is None else self._format.extent(last, there[0])]
 
     def reached(self, position: ArrivalPosition, mark: Any) -> bool:
