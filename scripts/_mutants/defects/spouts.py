@@ -246,4 +246,11 @@ MUTANTS = (
         "True",
         "tests/unit/spouts/test_json_objects.py",
     ),
+    Mutant(
+        "a_planned_file_counts_as_read_once_it_is_begun",
+        "Arrivals.latest",
+        "[number, self.planned.offset]",
+        "[number, 0]",
+        "tests/unit/spouts/files/test_arrivals.py",
+    ),
 )
