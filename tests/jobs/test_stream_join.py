@@ -171,3 +171,52 @@ def test_the_same_in_code_over_two_topics(produced: str, tmp_path: Path):
     command = ["run", target, "--engine", "local", "--end-of-input", "--data-dir", tmp_path / "data"]
     printed_by("-m", "txstorm", *command)
     assert of_rows(SinkView(tmp_path / "data", "joined").to_pylist(), "view") == expected()
+
+
+PIPELINE = """
+name = "clicks-and-views"
+servers = "127.0.0.1:9092"
+parallelism = 2
+[source.views]
+type = "kafka"
+topic = "views"
+fields = { view = "int", ad = "str", at = "int" }
+record = ["partition"]
+[source.clicks]
+type = "kafka"
+topic = "clicks"
+fields = { click = "int", view = "int", at = "int" }
+record = ["partition"]
+[step.join]
+type = "join"
+left = { from = "views", key = "view", time = "at", unit = "ms", partition = "partition", lag = "5 s" }
+right = { from = "clicks", key = "view", time = "at", unit = "ms", partition = "partition", lag = "5 s" }
+after = "10 min"
+before = "0 s"
+how = "left"
+[sink.joined]
+type = "delta"
+from = "join"
+[sink.not-clicked]
+type = "delta"
+from = "join.unmatched_left"
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["join", "pipeline"])
+def test_the_same_from_files_that_txstorm_runs(file: str, produced: str, tmp_path: Path):
+    """The file of a ready-made join, and a pipeline of the same parts, lead to the rows of plain Python."""
+    joined = EXAMPLE.read_text(encoding="utf-8").replace('# unmatched_left = "n', 'unmatched_left = "n')
+    text = (joined if file == "join" else PIPELINE).replace("127.0.0.1:9092", produced)
+    (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
+    for ending in TWO:
+        command = ["run", "clicks.toml", "--engine", "local", *ending, "--data-dir", "data"]
+        printed_by("-m", "txstorm", *command, cwd=tmp_path)
+    view = "left_view" if file == "join" else "views_view"
+    rows = SinkView(tmp_path / "data", "joined").to_pylist()
+    assert of_rows(rows, view) == expected()
+    assert {row[view]: row["ad"] for row in rows} == {n: f"ad{n % 7}" for n in range(600)}
+    alone = SinkView(tmp_path / "data", "not-clicked").to_pylist()
+    assert sorted(row["view"] for row in alone) == sorted(view for view, click in expected() if click is None)

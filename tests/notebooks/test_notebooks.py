@@ -25,7 +25,7 @@ def code_cells(notebook: Any) -> Iterator[Any]:
 
 
 def test_the_notebooks_are_these():
-    names = ["event_time_windows.ipynb", "first_topology.ipynb", "stream_joins.ipynb"]
+    names = ["event_time_windows.ipynb", "first_day.ipynb", "first_topology.ipynb", "stream_joins.ipynb"]
     assert [path.name for path in NOTEBOOKS] == names
 
 
@@ -78,6 +78,12 @@ SHOWN = {
         "attempts at txid 3 so far: 2",
         "[('00:00:40', 8, ['d', 'e'])]",
         "4 {'00:00:10': 6, '00:00:20': 7, '00:00:30': 4, '00:00:40': 8, '00:00:50': 12, '00:01:00': 7}",
+    ],
+    "first_day": [
+        "hours: [('08:00', 'north', 5), ('08:00', 'south', 7)]\nrows: 4 broken: 1",
+        "hours: [('08:00', 'north', 5), ('08:00', 'south', 7), ('09:00', 'south', 36), ('10:00', 'north', 8)]\nrows: 5",
+        "only before: [('08:00', 'north', 5), ('09:00', 'south', 36)]",
+        "only after: [('08:00', 'north', 9), ('09:00', 'south', 38)]",
     ],
     "stream_joins": [
         "txid 2: ('v1', 'shoes', 'c1') ('v2', 'books', None)",
