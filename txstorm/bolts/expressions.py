@@ -202,6 +202,15 @@ def parsed(text: str) -> Expression:
     return Expression(text)
 
 
+def quoted(name: str) -> str:
+    """Return the text of an expression that is the field `name`, in backticks if it needs them."""
+    try:
+        plain = parsed(name).field == name
+    except InputError:
+        plain = False
+    return name if plain else "`{}`".format(name.replace("`", "``"))
+
+
 def _values(batch: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
     """Return a column as one array; values of several types, which are sent as tagged text, with their common type."""
     column, about = batch.column(name), batch.schema.field(name)

@@ -32,6 +32,7 @@ _LONGEST = 9999 * 366 * _UNITS["d"]
 _DEEPEST = 20
 """Levels of sections and lists in a file; a setting of librdkafka with unquoted dots has a handful."""
 _SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -241,21 +242,36 @@ class ConfigFile:
         """Note a fault of the value at `place`."""
         self.faults.append((place, sentence))
 
+    def at(self, place: Place) -> Any:
+        """Return the value at `place`; an empty table if there is none."""
+        found: Any = self.values
+        for one in place:
+            found = found.get(one, {}) if isinstance(found, dict) else {}
+        return found
+
     def check(self) -> None:
         """Raise an `InputError` that lists all faults by line, if there are any."""
         if not self.faults:
             return
-        lines = line_numbers(self.text)
+        lines = {".".join(map(str, place)): line for place, line in reversed(line_numbers(self.text).items())}
         found = sorted(((_line_of(lines, place), place, text) for place, text in self.faults), key=lambda one: one[0])
-        shown = [f"line {line}: {'.'.join(map(str, place))}: {text}" if place else text for line, place, text in found]
+        shown = [
+            f"line {line}: {'.'.join(map(_shown, place))}: {text}" if place else text for line, place, text in found
+        ]
+        shown = [_URL.sub(lambda url: masked_url(url[0]), one) for one in dict.fromkeys(shown)]
         raise InputError("\n  ".join([f"{self.path}: {counted(len(shown), 'error')}", *shown]))
 
 
-def _line_of(lines: Mapping[Place, int], place: Place) -> int:
-    """Return the line of `place`, or of the nearest table around it."""
-    while place and place not in lines:
+def _shown(key: str | int) -> str:
+    text = str(key)
+    return text if len(text) <= 100 and text.isprintable() else f"{text!r:.100}"
+
+
+def _line_of(lines: Mapping[str, int], place: Place) -> int:
+    """Return the line of `place`, or of the nearest table around it; a name may be quoted, or tables with dots."""
+    while place and ".".join(map(str, place)) not in lines:
         place = place[:-1]
-    return lines.get(place, 1)
+    return lines.get(".".join(map(str, place)), 1)
 
 
 def _deeper(values: Any, levels: int) -> bool:
@@ -291,7 +307,8 @@ _EXPECTED = {
 
 def _sentences(error: Mapping[str, Any], model: type[BaseModel], secret: Sequence[str]) -> Iterator[tuple[Place, str]]:
     """Yield place and sentence of each fault of an error of pydantic's."""
-    place, kind, given = error["loc"], error["type"], error["input"]
+    kind, given = error["type"], error["input"]
+    place = tuple(one for one in error["loc"] if one != "[key]")
     if kind == "value_error":
         yield from ((place, one) for one in error["msg"].removeprefix("Value error, ").split("\n"))
         return

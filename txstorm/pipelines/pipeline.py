@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from pydantic import Field, field_validator
 
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
-from txstorm.clients.config_files import ClientSettings, ConfigFile, Part, Servers, kafka_faults, unless
+from txstorm.clients.config_files import ClientSettings, ConfigFile, Part, Place, Servers, kafka_faults, unless
 from txstorm.clients.file_settings import code_faults
 from txstorm.errors import TxstormError
 from txstorm.joins.service.configuration import JoinService
-from txstorm.pipelines.parts import SINKS, SOURCES, STEPS, PipelinePart, SourcePart
-from txstorm.pipelines.site import Site, Stream
+from txstorm.pipelines.parts import PipelinePart, SourcePart
+from txstorm.pipelines.sink_parts import SINKS
+from txstorm.pipelines.site import Site, Stream, named_in
+from txstorm.pipelines.source_parts import SOURCES
+from txstorm.pipelines.step_parts import STEPS
 from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.graph import Topology
 from txstorm.topology.program import Call, ComponentCall, Program
@@ -44,11 +48,6 @@ class Options(Part):
     def _valid_name(cls, name: str) -> str:
         fault = name_fault("name", name)
         return unless([fault] if fault else [], name)
-
-    @field_validator("settings")
-    @classmethod
-    def _known_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        return unless(code_faults(settings) + Settings.read(settings)[1], settings)
 
     @field_validator("kafka")
     @classmethod
@@ -104,7 +103,9 @@ class _Reading:
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._options: Options | None = file.model(Options, file.values, secret=("kafka", "settings"))
+        self._names: set[str] = set()
         self._parts: dict[str, tuple[str, PipelinePart]] = {}
+        self._halves: list[Place] = []
         self._streams: dict[str, Stream] = {}
         self._bolts: list[ComponentCall] = []
         self._spouts: dict[str, Call] = {}
@@ -113,6 +114,7 @@ class _Reading:
     def read(self) -> None:
         """Check all parts, and collect their components."""
         values = self._file.values
+        self._check_settings()
         for section, kinds in KINDS.items():
             given = values.get(section, {})
             for name, one in given.items() if isinstance(given, dict) else ():
@@ -123,8 +125,13 @@ class _Reading:
             if isinstance(part, SourcePart):
                 self._add_source(name, part, site)
             else:
+                known = self._streams.get(name)
                 part.build(site)
                 self._bolts += site.components
+                if self._streams.get(name) is known:
+                    self._streams.pop(name, None)  # it emits nothing
+        for place in self._halves:
+            self._check_reads(place)
         if self._options is not None and not self._file.faults:
             self._check_whole()
 
@@ -144,11 +151,13 @@ class _Reading:
         place = (section, name)
         if fault := name_fault("part", name):
             self._file.fault(place, fault)
-        if name in self._streams or (section != "source" and name == SPOUT):
+        if name in self._names or (section != "source" and name == SPOUT):
             self._file.fault(place, f"there is another part {name!r} already; give each a name of its own")
             return
         kind = values.get("type") if isinstance(values, dict) else None
-        self._streams[name] = Stream(name, DEFAULT_STREAM, None)
+        self._names.add(name)
+        if section != "sink":
+            self._streams[name] = Stream(name, DEFAULT_STREAM, None)
         if not isinstance(kind, str) or kind not in kinds:
             listed, got = ", ".join(kinds), "none" if kind is None else f"{kind!r:.100}"
             hint = near(kind, list(kinds)) if isinstance(kind, str) else ""
@@ -159,12 +168,33 @@ class _Reading:
         part = self._file.model(kinds[kind], values, place, secret=("kafka",))
         if part is not None:
             self._parts[name] = section, part
+        else:
+            self._halves.append(place)
 
-    def _site(self, section: str, name: str, part: PipelinePart) -> Site:
-        options = self._options
-        tasks = part.parallelism or (options.parallelism if options is not None else 1)
+    def _check_settings(self) -> None:
+        """Check the settings one by one, for the lines of their faults; and then together."""
+        settings = self._options.settings if self._options is not None else {}
+        single = {name: code_faults({name: one}) + Settings.read({name: one})[1] for name, one in settings.items()}
+        for name, faults in single.items():
+            for fault in faults:
+                self._file.fault(("settings", name), fault)
+        for fault in [] if any(single.values()) else Settings.read(settings)[1]:
+            self._file.fault(("settings",), fault)
+
+    def _check_reads(self, place: Place) -> None:
+        """Check what a part reads whose options are too few to make it."""
+        site = self._site(str(place[0]), str(place[1]), None)
+        for option in ("from", *(f"{side}.from" for side in sorted(LEFT_AND_RIGHT))):
+            name = self._file.at((*place, *option.split(".")))
+            if isinstance(name, str) and place[0] != "source":
+                site.reads(name, option)
+
+    def _site(self, section: str, name: str, part: PipelinePart | None) -> Site:
+        options, place = self._options, (section, name)
+        tasks = (part and part.parallelism) or (options.parallelism if options is not None else 1)
+        flawed = frozenset(at[2] for at, _ in self._file.faults if at[:2] == place and at[2:])
         servers, kafka = (options.servers, options.kafka) if options is not None else ("127.0.0.1:9092", {})
-        return Site(name, (section, name), self._file, tasks, servers, kafka, self._streams)
+        return Site(name, place, self._file, tasks, servers, kafka, self._streams, flawed)
 
     def _add_source(self, name: str, part: SourcePart, site: Site) -> None:
         call, types = part.spout(site)
@@ -182,6 +212,8 @@ class _Reading:
         while waiting:
             ready = [name for name, (_, part) in waiting.items() if not _read_by(part) & waiting.keys()]
             if not ready:
+                while ends := waiting.keys() - {one for _, part in waiting.values() for one in _read_by(part)}:
+                    waiting = {name: one for name, one in waiting.items() if name not in ends}
                 for name, (section, _) in waiting.items():
                     self._file.fault((section, name, "from"), "it reads, through other parts, what it emits itself")
                 return done
@@ -204,7 +236,15 @@ class _Reading:
             self.program().topology()
         except TxstormError as error:
             for fault in getattr(error, "faults", None) or [str(error)]:
-                self._file.fault((), fault)
+                self._file.fault(self._place_in(fault), fault)
+
+    def _place_in(self, sentence: str) -> Place:
+        """Return the place of the part that `sentence` names first, or of the option of it that it names."""
+        name = next((one for one in re.findall("'([^']*)'", sentence) if one in self._parts), None)
+        if name is None:
+            return ()
+        place = self._parts[name][0], name
+        return (*place, *named_in(self._file.at(place), sentence))
 
 
 def _read_by(part: PipelinePart) -> set[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import PurePath
 from typing import Any
 
@@ -112,6 +113,7 @@ class Program:
             lines.append(f"builder.set_settings({_text(dict(self.settings), imports)})")
         body = "\n".join([*lines, "topology = builder.build_topology()"])
         usage = "Run it where this file is, called NAME.py: txstorm run NAME"
+        summary = summary.replace("\\", "\\\\").replace('"', '\\"')
         return f'"""{summary}\n\n{usage}\n"""\n\n{imports.text()}\n\n{body}\n'
 
 
@@ -163,7 +165,10 @@ def _public(function: Any, imports: _Imports) -> str:
 
 def _call(function: str, arguments: Iterable[Any], keywords: Mapping[str, Any], imports: _Imports) -> str:
     given = [_text(one, imports) for one in arguments]
-    given += [f"{name}={_text(one, imports)}" for name, one in keywords.items()]
+    plain = {name for name in keywords if name.isascii() and name.isidentifier() and not iskeyword(name)}
+    given += [f"{name}={_text(one, imports)}" for name, one in keywords.items() if name in plain]
+    if others := {name: one for name, one in keywords.items() if name not in plain}:
+        given.append(f"**{_text(others, imports)}")
     return _enclosed(f"{function}(", given, ")")
 
 
@@ -230,12 +235,24 @@ def _arrow(kind: pa.DataType, imports: _Imports) -> str:
     if arrow_type(plain) == kind:
         return _text(plain, imports)
     imports.module("pyarrow as pa")
+    return _arrow_call(kind)
+
+
+def _arrow_call(kind: pa.DataType) -> str:
     if pa.types.is_decimal(kind):
         return f"pa.decimal{kind.bit_width}({kind.precision}, {kind.scale})"
     if pa.types.is_timestamp(kind):
-        return f"pa.timestamp({_text(kind.unit, imports)}, {_text(kind.tz, imports)})"
+        return f"pa.timestamp({kind.unit!r}, {kind.tz!r})".replace("'", '"')
     if pa.types.is_struct(kind):
-        return f"pa.struct({_text([(one.name, one.type) for one in kind], imports)})"
+        return f"pa.struct([{', '.join(map(_arrow_field, kind))}])"
+    if pa.types.is_map(kind):
+        return f"pa.map_({_arrow_call(kind.key_type)}, {_arrow_field(kind.item_field)})"
+    if pa.types.is_fixed_size_list(kind):
+        return f"pa.list_({_arrow_field(kind.value_field)}, {kind.list_size})"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"pa.{'list_' if pa.types.is_list(kind) else 'large_list'}({_arrow(kind.value_type, imports)})"
+        return f"pa.{'list_' if pa.types.is_list(kind) else 'large_list'}({_arrow_field(kind.value_field)})"
     return f'pa.type_for_alias("{kind}")'
+
+
+def _arrow_field(one: pa.Field) -> str:
+    return f"pa.field({one.name!r}, {_arrow_call(one.type)}{'' if one.nullable else ', nullable=False'})"

@@ -1,0 +1,123 @@
+"""Sources of a pipeline: files and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field
+
+from txstorm.api.state import arrow_type
+from txstorm.clients.config_files import Names, Positive, Servers, Start
+from txstorm.pipelines.parts import (
+    SourcePart,
+    Types,
+    servers_of,
+)
+from txstorm.pipelines.site import Site
+from txstorm.spouts.files.spout import FileSpout
+from txstorm.topology.program import Call
+
+_RECORD = {"key": pa.string(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64()}
+_RECORD["timestamp"] = pa.timestamp("us", tz="UTC")
+"""Fields of a Kafka record besides its value."""
+
+
+class FilesSource(SourcePart):
+    """Local files, each read once, as they arrive."""
+
+    type: Literal["files"]
+    path: Names
+    format: Literal["text", "csv", "jsonl", "parquet"] | None = None
+    fields: Types | None = Field(None, min_length=1)
+    header: bool | None = None
+    delimiter: str | None = None
+    errors: Literal["strict", "replace"] | None = None
+    order: Literal["arrival", "name"] | None = None
+    seen_files_age: Positive | None = None
+    bounded: bool | None = None
+    max_batch_rows: int | None = Field(None, ge=1)
+    max_batch_bytes: int | None = Field(None, ge=1)
+
+    def spout(self, site: Site) -> tuple[Call, Mapping[str, pa.DataType] | None]:
+        """Return the spout; CSV and JSON files have typed fields, a text file the field ``line``."""
+        given = self.model_dump(exclude={"type", "parallelism", "path", "fields"})
+        path: Any = self.path[0] if len(self.path) == 1 else self.path
+        call, kind = Call(FileSpout, path, **given), ""
+        with site.naming():
+            kind = call.made().format
+        if kind == "jsonl" and self.fields is None:
+            site.fault("fields", 'missing: JSON files need the types of their fields, such as { id = "int" }')
+        if self.fields is not None and kind in ("csv", "jsonl"):
+            names = None if kind == "jsonl" else list(self.fields)
+            typed = {name: one for name, one in self.fields.items() if kind == "jsonl" or one != pa.string()}
+            call = Call(FileSpout, path, **given, fields=names, types=typed or None)
+            self._known(call, site)
+            return call, self.fields
+        if self.fields is not None and kind == "text" and set(self.fields.values()) != {pa.string()}:
+            site.fault("fields", "expected one field of the type str: the lines of text files")
+        call = Call(FileSpout, path, **given, fields=None if self.fields is None else list(self.fields))
+        found = None if kind == "jsonl" or not kind else self._known(call, site)
+        if found is None or kind != "parquet" or self.fields is None:
+            return call, found
+        for name, one in self.fields.items():
+            if found[name] != one:
+                hint = "leave fields out, and choose and convert them in a step"
+                site.fault("fields", f"the files have the type {found[name]} for {name!r}; {hint}", name)
+        return call, {name: found[name] for name in self.fields}
+
+    def _known(self, call: Call, site: Site) -> Mapping[str, pa.DataType] | None:
+        """Return the types of the fields that the spout knows; a file may be read for that."""
+        found = None
+        with site.naming():
+            found = {name: arrow_type(one) for name, one in call.made().known_types().items()}
+        return found
+
+
+class KafkaSource(SourcePart):
+    """Topics of Kafka: JSON objects with typed fields, or text."""
+
+    type: Literal["kafka"]
+    topic: Annotated[
+        list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one), Field(min_length=1)
+    ]
+    servers: Servers | None = None
+    format: Literal["json", "text"] = "json"
+    fields: Types | None = Field(None, min_length=1)
+    record: list[Literal["key", "topic", "partition", "offset", "timestamp"]] = []
+    start: Start | None = None
+    transactional: bool = False
+    consumer_group: str | None = None
+    max_batch_rows: int | None = Field(None, ge=1)
+    max_batch_bytes: int | None = Field(None, ge=1)
+
+    def spout(self, site: Site) -> tuple[Call, Mapping[str, pa.DataType] | None]:
+        """Return the spout, opaque unless the source is declared as transactional."""
+        from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
+
+        if self.format == "json" and self.fields is None:
+            site.fault("fields", 'missing: JSON records need the types of their fields, such as { id = "int" }')
+        if self.format == "text" and self.fields is not None:
+            site.fault("fields", "the value of a text record is the field 'value'; leave the fields out")
+        servers = servers_of(self.servers, site)
+        values = self.fields if self.format == "json" and self.fields is not None else {"value": pa.string()}
+        kind = TransactionalKafkaSpout if self.transactional else OpaqueTransactionalKafkaSpout
+        call = Call(
+            kind,
+            self.topic[0] if len(self.topic) == 1 else self.topic,
+            servers,
+            value=values if self.format == "json" else None,
+            fields=[*values, *self.record],
+            start=self.start,
+            consumer_group=self.consumer_group,
+            max_batch_rows=self.max_batch_rows,
+            max_batch_bytes=self.max_batch_bytes,
+            settings=site.kafka or None,
+        )
+        with site.naming():
+            call.made()
+        return call, {**values, **{name: _RECORD[name] for name in self.record}}
+
+
+SOURCES: Mapping[str, type[SourcePart]] = {"files": FilesSource, "kafka": KafkaSource}
