@@ -1,4 +1,4 @@
-"""Sources of a pipeline: files and topics."""
+"""Sources of a pipeline: files, topics, and rows for trying things out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from txstorm.pipelines.parts import (
 )
 from txstorm.pipelines.site import Site
 from txstorm.spouts.files.spout import FileSpout
+from txstorm.spouts.rate import RateSpout
 from txstorm.topology.program import Call
 
 _RECORD = {"key": pa.string(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64()}
@@ -120,4 +121,18 @@ class KafkaSource(SourcePart):
         return call, {**values, **{name: _RECORD[name] for name in self.record}}
 
 
-SOURCES: Mapping[str, type[SourcePart]] = {"files": FilesSource, "kafka": KafkaSource}
+class RateSource(SourcePart):
+    """Numbered rows, evenly spaced in time, for trying things out."""
+
+    type: Literal["rate"]
+    rows_per_second: int | None = Field(None, ge=1)
+    rows: int | None = Field(None, ge=1)
+    max_batch_rows: int | None = Field(None, ge=1)
+
+    def spout(self, site: Site) -> tuple[Call, Mapping[str, pa.DataType] | None]:
+        """Return a `RateSpout`, whose fields are ``timestamp`` and ``value``."""
+        call = Call(RateSpout, **self.model_dump(exclude={"type", "parallelism"}))
+        return call, {"timestamp": _RECORD["timestamp"], "value": pa.int64()}
+
+
+SOURCES: Mapping[str, type[SourcePart]] = {"files": FilesSource, "kafka": KafkaSource, "rate": RateSource}
