@@ -1,4 +1,7 @@
-"""Dead letters: records omitted from a batch because their processing failed, each with the reason."""
+"""Dead letters: records omitted from a batch because their processing failed, each with the reason.
+
+It is one module, as to find a record, to leave it out and to keep it are steps of one procedure.
+"""
 
 from __future__ import annotations
 
