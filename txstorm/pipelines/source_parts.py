@@ -60,7 +60,14 @@ class FilesSource(SourcePart):
             site.fault("fields", "expected one field of the type str: the lines of text files")
         call = Call(FileSpout, path, **given, fields=None if self.fields is None else list(self.fields))
         found = None if kind == "jsonl" or not kind else self._known(call, site)
-        if found is None or kind != "parquet" or self.fields is None:
+        if found is None or kind != "parquet":
+            return call, found
+        for name in self.fields or found:
+            if name in found and pa.types.is_timestamp(found[name]) and found[name].tz is None:
+                site.fault(
+                    "path", f"column {name!r} has times without a zone, which cannot be read; choose other fields"
+                )
+        if self.fields is None:
             return call, found
         for name, one in self.fields.items():
             if found[name] != one:

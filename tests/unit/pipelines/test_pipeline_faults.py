@@ -113,9 +113,10 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
         ["4 source.s.fields.id did you mean 'int'", "4 source.s.fields.b expected a type"],
     ),
     "paths": (SOURCE.replace("s.csv", "nowhere/*.csv"), ["3 source.s.path no file matches"]),
-    "parquet": (
-        SOURCE.replace("s.csv", "s.parquet").replace("at =", "l ="),
-        ["2 source.s no column"],
+    "parquet": (SOURCE.replace("s.csv", "s.parquet").replace("at =", "l ="), ["2 source.s no column"]),
+    "times without a zone": (
+        'name = "p"\nsource.s.type = "files"\nsource.s.path = "t.parquet"\n' + SINK.replace("x", "s"),
+        ["3 source.s.path column 't' has times without a zone"],
     ),
     "passwords in paths": (
         step("lookup", table=f'"s3://me:{SECRET}@b/x"', on='"id"') + SINK,
@@ -137,6 +138,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_text("id,at,shop,amount,b\n1,2026-05-01T12:00:00Z,a,2.5,true\n")
     pq.write_table(pa.table({"id": [1], "l": [[{"a": Decimal("1.5")}]], "c d": ["a"]}), "s.parquet")
+    pq.write_table(pa.table({"t": pa.array([0], pa.timestamp("us"))}), "t.parquet")
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -155,7 +157,7 @@ def test_faults_have_lines_and_places(case: str, ends: str):
         line, rest = wanted.split(" ", 1)
         assert any(one.startswith(f"line {line}: ") and rest.split(" ", 1)[-1] in one for one in shown), (wanted, shown)
     assert SECRET not in str(raised.value)
-    assert sorted(one.name for one in Path().iterdir()) == ["p.toml", "s.csv", "s.parquet"]
+    assert sorted(one.name for one in Path().iterdir()) == ["p.toml", "s.csv", "s.parquet", "t.parquet"]
 
 
 PARTS = {
