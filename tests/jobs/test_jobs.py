@@ -294,7 +294,12 @@ def alarms(small: int, minutes: int) -> list[tuple[int, str, datetime, Decimal]]
     return sorted(found)
 
 
-def test_card_fraud(finished: Callable[..., RunHandle], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_card_fraud(
+    finished: Callable[..., RunHandle],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
     """Alarms, after a crash too, are those of plain Python, as are those that another rule drops or adds."""
     files = {
         path.name: path.read_text(encoding="utf-8").splitlines()
@@ -313,6 +318,7 @@ def test_card_fraud(finished: Callable[..., RunHandle], tmp_path: Path, capsys: 
     first, before, after = kept(data), alarms(3, 10), alarms(4, 20)
     assert sorted(first) == before
     assert len(handle.dead_letters().to_pylist()) == payments.FILES
+    monkeypatch.syspath_prepend(str(ROOT))  # as a replay does, but undone
     target = "jobs.card_fraud:topology(small=4, minutes=20)"
     command = ["--engine", "local", "--data-dir", str(data), "--topology", target]
     assert replay([*command, "--into", str(tmp_path / "new")]) == 0
