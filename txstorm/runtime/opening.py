@@ -190,11 +190,11 @@ def open_session(
         KilledError: the run whose end this run awaited on standby was killed.
     """
     start = Start(topology, engine, data_dir, options, monitor, sleep)
+    check_directory(data_dir)
     check_spout(topology.spout.object, list_states(data_dir))
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # only checks that it is writable, before any side effect
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
-    check_directory(data_dir)
     settings = topology.settings
     named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
     if named is not None:
