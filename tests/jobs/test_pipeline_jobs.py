@@ -52,7 +52,9 @@ def test_trends_per_hour(make_engine: MakeEngine, in_tmp: Path):
 
 def expected_sales() -> Found:
     """Return the rows of all tables of the example; late rows are in those without windows only."""
-    sold = [one._replace(shop=one.shop.strip().lower()) for one in produced.sales() if one.amount > 0 and one.shop.strip()]
+    sold = [
+        one._replace(shop=one.shop.strip().lower()) for one in produced.sales() if one.amount > 0 and one.shop.strip()
+    ]
     revenue, hours = dict[str, Decimal](), dict[datetime, dict[str, list[Decimal]]]()
     for one in sold:
         revenue[one.shop] = revenue.get(one.shop, Decimal()) + one.amount
