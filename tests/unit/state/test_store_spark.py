@@ -67,6 +67,7 @@ def test_commits_continue_after_optimize_and_vacuum(spark, tmp_path):
     changes = f"delta.`{tmp_path / 'changes/counts'}`"
     spark.sql(f"OPTIMIZE {changes}")
     spark.sql(f"VACUUM {changes} RETAIN 0 HOURS")
+    spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
     commit(store, 23, {"w0": 1})  # its handles do not know of Spark's commits
     commit(open_store(tmp_path, epoch=2), 24, {"w0": 1}, epoch=2)
     assert read_state(tmp_path, "counts")["n"].to_pylist() == [9, 8, 7]
