@@ -118,10 +118,10 @@ class Site:
         self.components.append(ComponentCall(self.id, call, tasks or self.tasks, subscriptions))
         return made
 
-    def emits(self, types: Types | None, stream: str = DEFAULT_STREAM, component: str | None = None) -> None:
+    def emits(self, types: Types | None, stream: str = DEFAULT_STREAM) -> None:
         """Note what the part emits on `stream`, which others read as ``NAME`` or ``NAME.STREAM``."""
-        name = self.id if stream == DEFAULT_STREAM or component is not None else f"{self.id}.{stream}"
-        self.streams[name] = Stream(component or self.id, stream, types)
+        name = self.id if stream == DEFAULT_STREAM else f"{self.id}.{stream}"
+        self.streams[name] = Stream(self.id, stream, types)
 
 
 def named_in(names: Iterable[Any], sentence: str) -> list[str]:

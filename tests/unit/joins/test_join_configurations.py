@@ -322,7 +322,7 @@ def test_secrets_are_not_shown(tmp_path: Path):
     ],
 )
 def test_records_that_cannot_be_parsed(text: str | None, what: str):
-    """What is parsed, and how, is tested with the module that all spouts share."""
+    """Errors of `JsonFields`; the values that it parses are tested in `test_json_objects.py`."""
     batch = pa.record_batch({"value": pa.array(['{"x": null}', text]), "partition": [0, 0]})
     with pytest.raises(ValueError, match=re.escape(what)):
         JsonFields({"x": int, "at": datetime}).execute_batch(batch, None)  # type: ignore[arg-type]
