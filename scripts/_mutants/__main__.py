@@ -28,6 +28,7 @@ import os
 import resource
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ from scripts._mutants.mutation import ROOT, Mutant
 from scripts._mutants.trial import BROKEN, KILLED, NOT_TRIED, SURVIVES, Killer, Outcome, Trials
 
 KILLERS = Path(__file__).with_name("killers.json")
+LONG = 10
+"""Seconds from which a trial is begun before all others, so that no process is left with it at the end."""
 OPTIONS = ["-s", "-qq", "--no-header", "--no-summary", "-p", "no:cacheprovider"]
 
 
@@ -73,7 +76,11 @@ def _options(known: Collection[str]) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=10_000, metavar="N", help="schedules of a search (10000)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of a search (0)")
     parser.add_argument(
-        "--processes", type=int, default=os.cpu_count(), metavar="N", help="one per processor by default"
+        "--processes",
+        type=int,
+        default=(os.cpu_count() or 1) + 1,
+        metavar="N",
+        help="one more than there are processors by default, as some tests wait",
     )
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
@@ -134,11 +141,12 @@ class Command:
         return True
 
     def run(self, items: Mapping[str, pytest.Item]) -> None:
-        """Try the mutants, with the collected tests by id, and print the outcomes."""
+        """Try the mutants, with the collected tests by id, and print the outcomes; those that take long come first."""
         width = max(len(mutant.name) for mutant in self._chosen)
+        chosen = sorted(self._chosen, key=lambda one: -self._killers.get(one.name, {}).get("seconds", 0))
         self._trials = Trials(items, self._killers, self._options.schedules, self._options.seed)
         pool = multiprocessing.get_context("fork").Pool(self._options.processes, _begin, [self])
-        for mutant, outcome in zip(self._chosen, pool.imap(_tried, self._chosen), strict=True):
+        for mutant, (outcome, seconds) in zip(chosen, pool.imap(_tried, chosen), strict=True):
             self._verdicts[outcome.verdict] += 1
             kind = _kind(outcome.killer) if outcome.verdict == KILLED else outcome.verdict
             if outcome.verdict == KILLED:
@@ -147,7 +155,8 @@ class Command:
             if outcome.verdict == BROKEN:
                 print(outcome.what)
             if self._options.record and outcome.verdict == KILLED and outcome.killer:
-                self._killers[mutant.name] = outcome.killer
+                killer = {key: value for key, value in outcome.killer.items() if key != "seconds"}
+                self._killers[mutant.name] = {**killer, "seconds": round(seconds)} if seconds >= LONG else killer
                 self._write()
         pool.close()
         pool.join()
@@ -182,8 +191,9 @@ def _begin(command: Command) -> None:
     _command = command
 
 
-def _tried(mutant: Mutant) -> Outcome:
-    return _command.tried(mutant)
+def _tried(mutant: Mutant) -> tuple[Outcome, float]:
+    start = time.monotonic()
+    return _command.tried(mutant), time.monotonic() - start
 
 
 def _shown(what: str) -> str:

@@ -28,7 +28,7 @@ Killer = Mapping[str, Any]
 """JSON of what killed a mutant.
 
 ``{"schedule": ...}`` or ``{"test": ...}``; the latter with ``"processes": true`` if the test starts processes, and with
-``"copy": true`` if it kills only in a changed copy of the package.
+``"copy": true`` if it kills only in a changed copy of the package; ``"seconds"`` if the trial took long.
 """
 
 
