@@ -234,8 +234,8 @@ class Judge:
                 meta = self._value(entry.value)
                 planned = extents_of(meta["document"]), str(kind_of(meta["document"])), meta["stamp"]
                 known = self._planned.setdefault((self.timeline, txid), planned)
-                if known is planned and planned[-1] < process.planned_since:
-                    raise Violation(4, f"txid {txid} is planned after {process.planned_since} for {planned[-1]}")
+                if known is planned and planned[-1] < (since := process.asked_since.get(txid, 0)):
+                    raise Violation(4, f"txid {txid} is planned after {since} for {planned[-1]}")
                 if known != planned:
                     raise Violation(4, f"txid {txid} was planned as {known}, and is planned as {planned}")
         elif txid >= currtx - 1 and not (self._opaque and txid >= self.currtx):

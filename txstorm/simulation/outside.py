@@ -44,13 +44,12 @@ class SimPlanner(SpoutPlanner):
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         """Plan the next batch; an opaque replay may contain more or less than before."""
-        self._process.plans()
+        self._process.plans(txid)
         self._coordinator.replay = replay
         return self._shipped.plan(txid, previous, replay=replay)
 
     def skip(self, previous: Any) -> Any:
         """Return the document of a system transaction."""
-        self._process.plans()
         self._process.world.counts[HEARTBEAT] += 1
         if previous is None:
             previous = {"meta": self._coordinator.beginning()}

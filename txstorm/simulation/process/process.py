@@ -177,7 +177,7 @@ class Process(Owner):
         self.session: Session | None = None
         self.store: SimStore | None = None
         self.tables: dict[str, SimTable] = {}
-        self.planned_since = 0
+        self.asked_since: dict[int, int] = {}
         self.code, self.drop = world.code, world.drop
         self.before = world.fences()
 
@@ -346,9 +346,9 @@ class Process(Owner):
         lane = self.scheduler.current
         return "" if lane is None else lane.asked
 
-    def plans(self) -> None:
-        """Note the time at which the source is asked for a transaction, which its stamp must not precede."""
-        self.planned_since = self.world.micros()
+    def plans(self, txid: int) -> None:
+        """Note the time at which the source is asked for `txid`, which its stamp must not precede."""
+        self.asked_since[txid] = self.world.micros()
 
     @property
     def opened(self) -> bool:
