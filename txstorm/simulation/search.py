@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import resource
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,9 @@ def simulate(
         kind_named(kind)  # raises here, not in every process
     if len(parts) == 1:
         return _part(*parts[0])
-    with multiprocessing.get_context("spawn").Pool(len(parts)) as pool:
+    # A fork need not import everything again, but only a process of one thread can be forked safely.
+    start = "fork" if threading.active_count() == 1 else "spawn"
+    with multiprocessing.get_context(start).Pool(len(parts)) as pool:
         return _joined(pool.starmap(_part, parts))
 
 

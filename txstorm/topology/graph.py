@@ -36,6 +36,8 @@ def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
     attributes.update(getattr(bolt, "__dict__", {}))
     found: list[Table] = []
     for name, value in attributes.items():
+        if not isinstance(value, (kind, tuple, list, MemberDescriptorType)):
+            continue  # methods, mostly
         for one in _flat(getattr(bolt, name, None) if isinstance(value, MemberDescriptorType) else value):
             if isinstance(one, kind) and one not in found:
                 found.append(one)

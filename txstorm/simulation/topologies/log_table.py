@@ -147,7 +147,7 @@ class LogTable:
                 "path": path,
                 "size_bytes": add["size"],
                 "modification_time": add["modificationTime"],
-                "num_records": json.loads(add.get("stats") or "{}").get("numRecords"),
+                "num_records": _records(add.get("stats") or "{}"),
             }
             for path, add in self._files.items()
         ]
@@ -191,6 +191,13 @@ class LogTable:
 def _actions(entry: bytes) -> Sequence[Mapping[str, Any]]:
     """Return the actions of an entry of a log; a world reads each entry many times."""
     return [json.loads(line) for line in entry.splitlines()]
+
+
+@lru_cache(4096)
+def _records(stats: str) -> int | None:
+    """Return the number of rows in the statistics of a file."""
+    records: int | None = json.loads(stats).get("numRecords")
+    return records
 
 
 @cache
