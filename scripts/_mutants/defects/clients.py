@@ -92,6 +92,13 @@ sync_file(path)
         "tests/unit/clients/delta/test_log_retention.py",
     ),
     Mutant(
+        "a_consumer_that_never_closes_blocks_its_task",
+        "_Consumer.close",
+        "closing.result(CLOSING)",
+        "closing.result()",
+        "tests/unit/clients/kafka/test_reader.py",
+    ),
+    Mutant(
         "the_registrys_password_follows_redirects",
         "_Redirects.redirect_request",
         "(before.scheme, before.netloc) != (after.scheme, after.netloc)",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txstorm.errors import MissingDependency, SettingError
+from txstorm.lanes import THREADS
 
 try:
     import confluent_kafka as ck
@@ -35,6 +36,8 @@ CHUNK = 10_000
 _TRY = 1.0
 SLICE = 0.05
 """Seconds per step of a longer wait."""
+CLOSING = 2.0
+"""Maximum seconds that closing a consumer blocks; healthy ones take milliseconds."""
 
 _SPEC: Any = vars(ca)["OffsetSpec"]  # accepts numbers, although its type hints do not say so
 _CONSUMER_ONLY = ("fetch.", "queued.", "max.partition.", "check.crcs", "isolation.", "client.rack", "receive.message.")
@@ -164,9 +167,29 @@ def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Tro
         raise SettingError(msg) from None
 
 
+class _Consumer(ck.Consumer):
+    """Consumer whose `close` returns within `CLOSING` seconds.
+
+    That of librdkafka never returns if it meets the response of a broker that an offset is out of range: a thread then
+    waits for a lock that it holds itself (confluentinc/librdkafka#4514).
+    """
+
+    def close(self) -> None:
+        """Close the consumer; one that does not close in time is left behind, with its threads."""
+        try:
+            closing = THREADS.call(super().close, "txstorm-kafka-close")
+        except RuntimeError:  # since Python 3.12, no thread can be started while the interpreter ends
+            super().close()
+            return
+        try:
+            closing.result(CLOSING)
+        except TimeoutError:
+            log.warning("a Kafka consumer has not closed within %g s: left to do so in the background", CLOSING)
+
+
 def consumer(settings: Mapping[str, Any], troubles: Troubles) -> Any:
-    """Create a `confluent_kafka.Consumer`; raise `SettingError` if librdkafka refuses the settings."""
-    return _create(ck.Consumer, settings, troubles)
+    """Create a consumer; raise `SettingError` if librdkafka refuses the settings."""
+    return _create(_Consumer, settings, troubles)
 
 
 def topic_partitions(offsets: Mapping[Partition, int]) -> list[Any]:

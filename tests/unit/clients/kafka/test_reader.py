@@ -1,15 +1,20 @@
-"""The Kafka reader orders records of several partitions that arrive interleaved, with gaps and duplicates."""
+"""The Kafka reader orders records of several partitions that arrive interleaved, with gaps and duplicates.
+
+Consumers of any kind that never close block nothing.
+"""
 
 from __future__ import annotations
 
 import itertools
+import threading
 from dataclasses import dataclass
 
 import pytest
+from confluent_kafka import Consumer
 from seeded import seeded
 
-from txstorm.clients.kafka import reader
-from txstorm.clients.kafka.cluster import Unavailable
+from txstorm.clients.kafka import cluster, reader
+from txstorm.clients.kafka.cluster import GroupPositions, Unavailable, check_settings
 from txstorm.clients.kafka.reader import RangeReader, _runs, _Span
 
 
@@ -83,3 +88,31 @@ def test_a_partition_without_records_is_reported_although_records_of_others_keep
     busy = RangeReader({})
     with pytest.raises(Unavailable, match=r"no records received from a/1 from offset 7 of 7\.\.8"):
         busy.read({("a", 0): (0, 20), ("a", 1): (7, 9)}, {"a": "id"}, 0.3)
+
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda: RangeReader(NOWHERE).close(), lambda: GroupPositions(NOWHERE, "g").close(), lambda: check_settings({})],
+    ids=["reader", "group", "settings"],
+)
+def test_a_consumer_that_never_closes_blocks_nothing(monkeypatch, caplog, use):
+    freed, closed = threading.Event(), threading.Event()
+
+    class Library(Consumer):
+        def close(self):
+            freed.wait(5)
+            closed.set()
+
+    class Stuck(cluster._Consumer, Library):
+        pass
+
+    monkeypatch.setattr(cluster, "_Consumer", Stuck)
+    monkeypatch.setattr(cluster, "CLOSING", 0.1)
+    use()
+    assert not closed.is_set()
+    assert "has not closed within 0.1 s" in caplog.text
+    freed.set()
+    assert closed.wait(20)
