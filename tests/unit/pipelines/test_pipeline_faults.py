@@ -97,6 +97,10 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
             "11 step.x.values.a-b is no aggregate",
         ],
     ),
+    "names of bounds": (
+        window(values='{ n = "count" }', names='{ ends = "e" }'),
+        ["12 step.x.names did you mean 'end'"],
+    ),
     "time": (window(time='"b"', lag='"5 s"'), ["9 step.x.time expected an int or a datetime"]),
     "no time": (
         step("window", by='"shop"', length='"1 min"', late="true", values='{ n = "count" }'),
