@@ -20,7 +20,7 @@ from txstorm.bolts.basic import Filter, Select
 from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import parsed, quoted
 from txstorm.clients.config_files import AnyDuration, Names, NotNegative, Part, Positive
-from txstorm.errors import InputError, StateError, TxstormError
+from txstorm.errors import InputError
 from txstorm.joins.deduplicator import Deduplicator
 from txstorm.joins.interval.interval_join import IntervalJoin
 from txstorm.joins.interval.interval_plan import SPELLINGS, UNMATCHED
@@ -419,10 +419,12 @@ class LookupStep(StepPart):
         call = Call(LookupJoin, left, self.table, on=self.on, how=self.how, select=self.select, refresh=self.refresh)
         made, results = site.bolt(call, local(stream)), None
         if made is not None:
-            try:
-                results = made.results(types)
-            except TxstormError as error:
-                site.fault("table" if isinstance(error, StateError) else "select", str(error))
+            with site.naming("table"):
+                results, faults = made.results(types)
+                for fault in faults:
+                    option, _, sentence = fault.removeprefix("LookupJoin: ").partition(": ")
+                    site.fault(option, sentence)
+                results = None if faults else results
         site.emits(results)
 
 
