@@ -41,8 +41,8 @@ def windows(bolt: JoinBolt, tasks: int = 1, *, a: str = "k", b: str = "k", c: st
     return builder.build_topology()
 
 
-def ab() -> JoinBolt:
-    return JoinBolt("a", "k").join("b", "k", "a")
+def ab(**names: str) -> JoinBolt:
+    return JoinBolt("a", "k", names=names).join("b", "k", "a")
 
 
 def unwindowed() -> Topology:
@@ -63,6 +63,7 @@ JOINS = {
     "nothing selected": (lambda: ab().select(), r"select: expected names of fields, such as 'a, stream:b', got \(\)"),
     "an empty name": (lambda: ab().select("id,,k"), "select: expected names of fields between commas"),
     "a number selected": (lambda: ab().select(1), "select: expected names of fields"),
+    "a reserved name": (lambda: JoinBolt("a", "k", names={"end": "window_e"}), "starts with 'window_'"),
     "a bad output stream": (lambda: ab().with_output_stream("1st"), "with_output_stream: stream '1st'"),
     "no window": (unwindowed, "'w': it declares no windows"),
     "a stream without input": (
@@ -85,6 +86,11 @@ JOINS = {
         "'w': select: 'aa:k': there is no 'aa' .did you mean 'a'.* there are a, b, and window with start and end",
     ),
     "an unknown time": (lambda: ab().select("window:middle"), "there is no 'window' .*with start and end"),
+    "a time called like a field": (
+        lambda: ab(end="x").select("window:end, b:x"),
+        "select: 'window:end' and 'b:x' would both be called 'x'",
+    ),
+    "a name of a time that is not selected": (lambda: ab(end="till").select("x"), "names: the results have no window:"),
     "a field twice": (lambda: ab().select("x, b:x"), "select: 'x' and 'b:x' would both be called 'b_x'; se"),
     "late tuples among the results": (
         lambda: ab().with_late_tuple_stream("default").with_timestamp_field("id"),

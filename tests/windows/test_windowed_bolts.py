@@ -454,18 +454,23 @@ def test_windows_beyond_the_memory_limit_are_read_in_pages(number, monkeypatch):
 
 
 def ends_of(window):
-    return [(window.end - EPOCH).seconds, [(one["end"] - EPOCH).seconds for one in window]]
+    return [
+        (window.end - EPOCH).seconds,
+        [(one["until" if "until" in one else "end"] - EPOCH).seconds for one in window],
+    ]
 
 
 @pytest.mark.parametrize("sides", list(product(("right", "left"), repeat=2)), ids="-".join)
 def test_windows_over_windows_have_those_within_them(sides):
     """An end counts as 1 µs before if windows do not hold it: 30 s have the results of three times 10 s (U29)."""
     up, down = sides
-    counts = WindowAggregate("id", table="counts", ttl=timedelta(days=1), n="count")
-    pairs = JoinBolt("s", "id").join("t", "id", "s").select("s:id, window:end")
+    name_of_end = "until" if up == "left" else "end"
+    names = {"end": name_of_end}
+    counts = WindowAggregate("id", table="counts", ttl=timedelta(days=1), names=names, n="count")
+    pairs = JoinBolt("s", "id", names=names).join("t", "id", "s").select("s:id, window:end")
     for bolt in (counts, pairs):
         bolt.with_tumbling_window(Duration.seconds(10), closed=up).with_timestamp_field("ts", unit="s")
-    left, right = Side("counts", key="id", time="end"), Side("feed", "t", key="id", time="ts", unit="s")
+    left, right = Side("counts", key="id", time=name_of_end), Side("feed", "t", key="id", time="ts", unit="s")
     spout = FeedSpout(dict.fromkeys("st", ("id", "ts")))
     builder = fed_bolt("counts", counts, "s", ["id"], 2, spout=spout)
     builder.set_bolt("top", TopPerWindow(1, "n")).global_grouping("counts")
@@ -475,7 +480,7 @@ def test_windows_over_windows_have_those_within_them(sides):
     over = ("counts", "top", "pairs", "join")
     for name in over:
         bolt = Emitting("end ends", ends_of).with_tumbling_window(Duration.seconds(30), closed=down)
-        builder.set_bolt(f"over-{name}", bolt.with_timestamp_field("end")).global_grouping(name)
+        builder.set_bolt(f"over-{name}", bolt.with_timestamp_field(name_of_end)).global_grouping(name)
     rows = [("a", second) for second in range(0, 60, 5)]
     with driver(builder.build_topology()) as running:
         for some in (rows, [("a", 60)]):
@@ -483,7 +488,7 @@ def test_windows_over_windows_have_those_within_them(sides):
         assert running.emitted("over-counts")[-1][0] == (30 if sides == ("left", "right") else 60)
         running.commit(running.end_of_input())
         for name in over:
-            at_end = running.topology.component(name).streams["default"].fields.index("end")
+            at_end = running.topology.component(name).streams["default"].fields.index(name_of_end)
             ends = [(row[at_end] - EPOCH).seconds for row in running.emitted(name)]
             found = [(end, one) for end, some in running.emitted(f"over-{name}") for one in some]
             assert sorted(found) == sorted((-(-end // 30) * 30, end) for end in ends), name

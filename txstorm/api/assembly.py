@@ -24,6 +24,7 @@ class Results:
         retractions: the stream of results that no longer hold; None if there is none.
         columns: field → Arrow type.
         ends_of: if their times are ends of windows, the side on which these are closed; otherwise None.
+        start: the field with the starts of these windows; None if there is none.
     """
 
     time: str
@@ -33,6 +34,7 @@ class Results:
     retractions: str | None
     columns: Mapping[str, Any]
     ends_of: str | None = None
+    start: str | None = None
 
 
 @dataclass(frozen=True)

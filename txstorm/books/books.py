@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.books.records import Dropped, Identity, LedgerPosition, Meta, checked, txid_of
+from txstorm.books.requests import no_request
 from txstorm.books.savepoint import Savepoint
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
@@ -129,6 +130,8 @@ class Books:
     def raise_epoch(self) -> int:
         """Raise the epoch by compare-and-set and return it; from now on it fences every write.
 
+        A request that is open was made to a run that has ended: it is removed, so that no later run carries it out.
+
         Raises:
             FencedError: another coordinator has raised it at the same time.
         """
@@ -136,7 +139,8 @@ class Books:
         epoch = (0 if entry is None else int(self._value(names.EPOCH, entry.value))) + 1
         expect = ABSENT if entry is None else entry.version
         try:
-            self.ledger.commit([self._put(names.EPOCH, epoch, expect)])
+            open_requests = () if self.ledger.get(names.REQUEST) is None else (no_request(None),)
+            self.ledger.commit([self._put(names.EPOCH, epoch, expect), *open_requests])
         except ConflictError as error:
             raise FencedError(f"another coordinator has raised the epoch at the same time ({error})") from error
         # Computed, not read back: another coordinator may have raised it again.

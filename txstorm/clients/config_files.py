@@ -132,7 +132,10 @@ def _from_environment(value: str) -> str:
 
 
 def kafka_faults(settings: Mapping[str, str], servers: str) -> list[str]:
-    """Return the faults of client settings of librdkafka; `servers` says where the brokers are given."""
+    """Return the faults of client settings of librdkafka, which begin with the setting, if one alone is at fault.
+
+    `servers` says where the brokers are given.
+    """
     faults = code_faults(settings)
     if "bootstrap.servers" in settings:
         faults.append(f"bootstrap.servers: give the brokers as {servers}")
@@ -141,10 +144,10 @@ def kafka_faults(settings: Mapping[str, str], servers: str) -> list[str]:
     except MissingDependency:
         return faults  # raised when the topology is built
     others = {name: one for name, one in settings.items() if name != "bootstrap.servers"}
-    for fault in setting_faults(others, asked=not faults):
+    for name, fault in setting_faults(others, asked=not faults):
         for value in filter(None, settings.values()):
             fault = fault.replace(f'"{value}"', '"…"')  # it may be a password
-        faults.append(fault.removeprefix("kafka: "))
+        faults.append(f"{name}: {fault.removeprefix('kafka: ')}".removeprefix(": "))
     return faults
 
 
@@ -310,7 +313,10 @@ def _sentences(error: Mapping[str, Any], model: type[BaseModel], secret: Sequenc
     kind, given = error["type"], error["input"]
     place = tuple(one for one in error["loc"] if one != "[key]")
     if kind == "value_error":
-        yield from ((place, one) for one in error["msg"].removeprefix("Value error, ").split("\n"))
+        names = cast("dict[str, object]", _flat(given)) if isinstance(given, dict) else {}
+        for one in error["msg"].removeprefix("Value error, ").split("\n"):
+            name, _, rest = one.partition(": ")
+            yield ((*place, name), rest) if name in names else (place, one)
         return
     if kind == "missing":
         yield place, "missing"

@@ -27,11 +27,11 @@ from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import InputPlan
+from txstorm.windows.rules.forms import BOUNDS, BoundNames
 from txstorm.windows.window import TupleWindow
 
 WINDOW = "window"
 """Name under which the start and end of the window can be selected."""
-_TIMES = ("start", "end")
 _OF_THE_USER = ("custom", "direct")
 """Groupings that can give all tuples of a key to one task, which is the user's affair."""
 
@@ -99,6 +99,7 @@ class JoinBolt(WindowedBolt):
         stream: the stream that the join begins with: the name of a stream or, for a default stream, of its component.
             As in Storm, a `Selector` may come before it, which says what all names mean.
         field: its join field; ``a.b`` is the entry ``b`` of a dict in field ``a``.
+        names: what ``window:start`` and ``window:end`` are called in the results, such as ``{"end": "until"}``.
 
     Raises:
         InputError: an argument is wrong.
@@ -106,15 +107,16 @@ class JoinBolt(WindowedBolt):
 
     Selector = Selector
 
-    def __init__(self, stream: Any, field: str, *rest: str) -> None:
+    def __init__(self, stream: Any, field: str, *rest: str, names: Mapping[str, str] | None = None) -> None:
         given = (stream, field, *rest)
         self.selector = given[0] if isinstance(given[0], Selector) else None
-        names = given[1:] if self.selector is not None else given
-        if len(names) != 2:
+        named = given[1:] if self.selector is not None else given
+        if len(named) != 2:
             msg = f"JoinBolt: expected a stream and its join field, got {', '.join(map(repr, given))}"
             raise InputError(msg)
-        self.first = _named("JoinBolt: stream", names[0])
-        self.join_fields = {self.first: _field("JoinBolt", names[1])}
+        self.first = _named("JoinBolt: stream", named[0])
+        self.join_fields = {self.first: _field("JoinBolt", named[1])}
+        self.bounds, self.renamed = BoundNames.of("JoinBolt", names), tuple(names or ())
         self.steps: tuple[Step, ...] = ()
         self.selected: tuple[str, ...] | None = None
         self.output_stream = DEFAULT_STREAM
@@ -379,10 +381,14 @@ class _Streams:
         else:
             given = list(bolt.selected)
         found = [(text, one) for text, one in zip(given, map(self._one, given), strict=True) if one is not None]
-        times = Counter(one.name for _, (_, one) in found)
+        selected = {one.time for _, (_, one) in found}
+        for name in (one for one in bolt.renamed if one not in selected):
+            self.faults.append(f"names: the results have no {WINDOW}:{name}; select it, or leave its name out")
+        times = Counter(one.name for _, (_, one) in found if one.time not in bolt.renamed)
         made: dict[str, list[tuple[str, Wanted]]] = {}
         for text, (stream, one) in found:
-            name = one.name if times[one.name] == 1 else f"{stream}_{one.name}"
+            is_fixed = one.time in bolt.renamed or times[one.name] == 1
+            name = one.name if is_fixed else f"{stream}_{one.name}"
             made.setdefault(name, []).append((text, replace(one, name=name)))
         for name, some in made.items():
             if len(some) > 1:
@@ -395,10 +401,10 @@ class _Streams:
         head, colon, tail = text.partition(":")
         stream, field = (head.strip(), tail.strip()) if colon and head.strip() else (None, (tail or head).strip())
         if stream is not None and stream not in self._inputs:
-            if stream == WINDOW and field in _TIMES:
-                return WINDOW, Wanted(field, time=field)
+            if stream == WINDOW and field in tuple(BOUNDS):
+                return WINDOW, Wanted(getattr(self._bolt.bounds, field), time=field)
             hint = "" if stream == WINDOW else near(stream, [*self._inputs, WINDOW])
-            known = f"{', '.join(self._inputs)}, and {WINDOW} with {' and '.join(_TIMES)}"
+            known = f"{', '.join(self._inputs)}, and {WINDOW} with {' and '.join(BOUNDS)}"
             self.faults.append(f"select: {text!r}: there is no {stream!r}{hint} with this field; there are {known}")
             return None
         among = self._inputs if stream is None else [stream]

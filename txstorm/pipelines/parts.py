@@ -33,6 +33,8 @@ _DECIMAL = re.compile(r"decimal\((\d{1,3}), ?(\d{1,3})\)")
 
 def _type(value: object) -> pa.DataType:
     """Return the type that a text such as ``"int"`` or ``"decimal(12, 2)"`` names."""
+    if isinstance(value, pa.DataType):
+        return value
     text = value if isinstance(value, str) else ""
     if scaled := _DECIMAL.fullmatch(text.strip()):
         try:

@@ -14,6 +14,7 @@ from txstorm.pipelines.parts import (
     SourcePart,
     Types,
     servers_of,
+    texts_of,
 )
 from txstorm.pipelines.site import Site
 from txstorm.spouts.files.spout import FileSpout
@@ -23,6 +24,14 @@ from txstorm.topology.program import Call
 _RECORD = {"key": pa.string(), "topic": pa.string(), "partition": pa.int64(), "offset": pa.int64()}
 _RECORD["timestamp"] = pa.timestamp("us", tz="UTC")
 """Fields of a Kafka record besides its value."""
+UNTYPED = pa.null()
+"""Type of a field that is listed without one."""
+
+
+def _named(value: object) -> object:
+    """Return fields that are listed as a table, with `UNTYPED` for each."""
+    names = texts_of(value)
+    return value if names is None else dict.fromkeys(names, UNTYPED)
 
 
 class FilesSource(SourcePart):
@@ -31,7 +40,7 @@ class FilesSource(SourcePart):
     type: Literal["files"]
     path: Names
     format: Literal["text", "csv", "jsonl", "parquet"] | None = None
-    fields: Types | None = Field(None, min_length=1)
+    fields: Annotated[Types, BeforeValidator(_named), Field(min_length=1)] | None = None
     header: bool | None = None
     delimiter: str | None = None
     errors: Literal["strict", "replace"] | None = None
@@ -42,38 +51,41 @@ class FilesSource(SourcePart):
     max_batch_bytes: int | None = Field(None, ge=1)
 
     def spout(self, site: Site) -> tuple[Call, Mapping[str, pa.DataType] | None]:
-        """Return the spout; CSV and JSON files have typed fields, a text file the field ``line``."""
+        """Return the spout; listed fields of Parquet have the types of the file, others are texts."""
         given = self.model_dump(exclude={"type", "parallelism", "path", "fields"})
         path: Any = self.path[0] if len(self.path) == 1 else self.path
         call, kind = Call(FileSpout, path, **given), ""
         with site.naming():
             kind = call.made().format
-        if kind == "jsonl" and self.fields is None:
+        fields = self.fields and {
+            name: pa.string() if one == UNTYPED and kind in ("csv", "text") else one
+            for name, one in self.fields.items()
+        }
+        if kind == "jsonl" and (fields is None or UNTYPED in fields.values()):
+            fields = None
             site.fault("fields", 'missing: JSON files need the types of their fields, such as { id = "int" }')
-        if self.fields is not None and kind in ("csv", "jsonl"):
-            names = None if kind == "jsonl" else list(self.fields)
-            typed = {name: one for name, one in self.fields.items() if kind == "jsonl" or one != pa.string()}
+        if fields is not None and kind in ("csv", "jsonl"):
+            names = None if kind == "jsonl" else list(fields)
+            typed = {name: one for name, one in fields.items() if kind == "jsonl" or one != pa.string()}
             call = Call(FileSpout, path, **given, fields=names, types=typed or None)
             self._known(call, site)
-            return call, self.fields
-        if self.fields is not None and kind == "text" and set(self.fields.values()) != {pa.string()}:
+            return call, fields
+        if fields is not None and kind == "text" and set(fields.values()) != {pa.string()}:
             site.fault("fields", "expected one field of the type str: the lines of text files")
-        call = Call(FileSpout, path, **given, fields=None if self.fields is None else list(self.fields))
+        call = Call(FileSpout, path, **given, fields=None if fields is None else list(fields))
         found = None if kind == "jsonl" or not kind else self._known(call, site)
         if found is None or kind != "parquet":
             return call, found
-        for name in self.fields or found:
+        for name in fields or found:
             if name in found and pa.types.is_timestamp(found[name]) and found[name].tz is None:
                 site.fault(
                     "path", f"column {name!r} has times without a zone, which cannot be read; choose other fields"
                 )
-        if self.fields is None:
-            return call, found
-        for name, one in self.fields.items():
-            if found[name] != one:
-                hint = "leave fields out, and choose and convert them in a step"
+        for name, one in (fields or {}).items():
+            if one not in (UNTYPED, found[name]):
+                hint = f'list the names, fields = ["{name}", …], and convert them in a step'
                 site.fault("fields", f"the files have the type {found[name]} for {name!r}; {hint}", name)
-        return call, {name: found[name] for name in self.fields}
+        return call, {name: found[name] for name in fields or found}
 
     def _known(self, call: Call, site: Site) -> Mapping[str, pa.DataType] | None:
         """Return the types of the fields that the spout knows; a file may be read for that."""

@@ -20,7 +20,7 @@ from txstorm.bolts.basic import Filter, Select
 from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import parsed, quoted
 from txstorm.clients.config_files import AnyDuration, Names, NotNegative, Part, Positive
-from txstorm.errors import InputError, StateError, TxstormError
+from txstorm.errors import InputError
 from txstorm.joins.deduplicator import Deduplicator
 from txstorm.joins.interval.interval_join import IntervalJoin
 from txstorm.joins.interval.interval_plan import SPELLINGS, UNMATCHED
@@ -40,7 +40,6 @@ from txstorm.topology.program import Call
 from txstorm.typed import python_type
 from txstorm.windows.aggregates.aggregate import WindowAggregate
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS
-from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.aggregates.top import RANK, TopPerWindow
 
 LATE = "late"
@@ -199,6 +198,7 @@ class WindowStep(StepPart):
     allowed_lateness: Positive | None = None
     late: bool = False
     retractions: bool = False
+    names: dict[str, str] | None = None
     table: Table | None = None
     ttl: Positive | None = None
     values: dict[str, str] = Field(min_length=1)
@@ -220,12 +220,13 @@ class WindowStep(StepPart):
             table=self.table,
             ttl=self.ttl,
             retractions=self.retractions or None,
+            names=self.names,
             **values,
         )
         made = site.bolt(self._windows(call), grouped(stream, self.by))
         if made is not None:
             keys = {one.name: one.kind for one in made.cells.keys}
-            ends = dict.fromkeys((START, END_FIELD), pa.timestamp("us", tz="UTC"))
+            ends = dict.fromkeys(made.cells.bounds, pa.timestamp("us", tz="UTC"))
             results = keys | ends | {one.name: one.kind for one in made.cells.aggregates}
             site.emits(results)
             if self.retractions:
@@ -312,11 +313,12 @@ class TopStep(StepPart):
     type: Literal["top"]
     n: int = Field(ge=1)
     by: str
+    names: dict[str, str] | None = None
 
     def over(self, stream: Stream, types: Mapping[str, pa.DataType], site: Site) -> None:
         """Add a `TopPerWindow`."""
         if site.has(stream, [self.by], "by"):
-            site.bolt(Call(TopPerWindow, self.n, self.by), single(stream), tasks=1)
+            site.bolt(Call(TopPerWindow, self.n, self.by, names=self.names), single(stream), tasks=1)
         site.emits({**types, RANK: pa.int64()})
 
 
@@ -417,10 +419,12 @@ class LookupStep(StepPart):
         call = Call(LookupJoin, left, self.table, on=self.on, how=self.how, select=self.select, refresh=self.refresh)
         made, results = site.bolt(call, local(stream)), None
         if made is not None:
-            try:
-                results = made.results(types)
-            except TxstormError as error:
-                site.fault("table" if isinstance(error, StateError) else "select", str(error))
+            with site.naming("table"):
+                results, faults = made.results(types)
+                for fault in faults:
+                    option, _, sentence = fault.removeprefix("LookupJoin: ").partition(": ")
+                    site.fault(option, sentence)
+                results = None if faults else results
         site.emits(results)
 
 

@@ -118,6 +118,8 @@ class Program:
 
 
 def _made(value: Any) -> Any:
+    if isinstance(value, pa.DataType) and pa.types.is_nested(value):
+        value = _typed(value)
     if isinstance(value, Call):
         return value.made()
     if isinstance(value, Mapping):
@@ -156,6 +158,9 @@ class _Imports:
 def _public(function: Any, imports: _Imports) -> str:
     """Import `function` from the package nearest to the root that has it; return its name."""
     parts, name = function.__module__.split("."), function.__qualname__
+    if parts[0] == "pyarrow":
+        imports.module("pyarrow as pa")
+        return f"pa.{name}"
     for length in range(1, len(parts) + 1):
         module = ".".join(parts[:length])
         if getattr(import_module(module), name, None) is function:
@@ -204,7 +209,7 @@ def _text(value: Any, imports: _Imports) -> str:
     if isinstance(value, type):
         return value.__name__ if value.__module__ == "builtins" else imports.add(value.__module__, value.__name__)
     if isinstance(value, pa.DataType):
-        return _arrow(value, imports)
+        return _text(_typed(value), imports)
     if isinstance(value, timedelta):
         imports.add("datetime", "timedelta")
         return _duration(value)
@@ -229,30 +234,36 @@ def _duration(value: timedelta) -> str:
     return f"timedelta({unit}={value // one})" if value else "timedelta(0)"
 
 
-def _arrow(kind: pa.DataType, imports: _Imports) -> str:
-    """Return the Python type that means the Arrow type `kind`, or else a call of pyarrow's."""
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
+def _typed(kind: pa.DataType) -> type | Call:
+    """Return the Python type that means the Arrow type `kind`, or else the call of pyarrow's that makes it.
+
+    Files name the entries of maps in any way, which no call says; so types are made by the call, too.
+    """
     plain = python_type(kind)
     if arrow_type(plain) == kind:
-        return _text(plain, imports)
-    imports.module("pyarrow as pa")
-    return _arrow_call(kind)
-
-
-def _arrow_call(kind: pa.DataType) -> str:
+        return plain
     if pa.types.is_decimal(kind):
-        return f"pa.decimal{kind.bit_width}({kind.precision}, {kind.scale})"
+        return Call(getattr(pa, f"decimal{kind.bit_width}"), kind.precision, kind.scale)
     if pa.types.is_timestamp(kind):
-        return f"pa.timestamp({kind.unit!r}, {kind.tz!r})".replace("'", '"')
+        return Call(pa.timestamp, kind.unit, kind.tz)
     if pa.types.is_struct(kind):
-        return f"pa.struct([{', '.join(map(_arrow_field, kind))}])"
+        return Call(pa.struct, list(map(_field, kind)))
     if pa.types.is_map(kind):
-        return f"pa.map_({_arrow_call(kind.key_type)}, {_arrow_field(kind.item_field)})"
+        return Call(pa.map_, _inner(kind.key_type), _field(kind.item_field), keys_sorted=kind.keys_sorted or None)
     if pa.types.is_fixed_size_list(kind):
-        return f"pa.list_({_arrow_field(kind.value_field)}, {kind.list_size})"
+        return Call(pa.list_, _field(kind.value_field), kind.list_size)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"pa.{'list_' if pa.types.is_list(kind) else 'large_list'}({_arrow_field(kind.value_field)})"
-    return f'pa.type_for_alias("{kind}")'
+        return Call(pa.list_ if pa.types.is_list(kind) else pa.large_list, _field(kind.value_field))
+    return Call(pa.type_for_alias, str(kind))
 
 
-def _arrow_field(one: pa.Field) -> str:
-    return f"pa.field({one.name!r}, {_arrow_call(one.type)}{'' if one.nullable else ', nullable=False'})"
+def _field(one: pa.Field) -> Call:
+    return Call(pa.field, one.name, _inner(one.type), nullable=None if one.nullable else False)
+
+
+def _inner(kind: pa.DataType) -> Call:
+    made = _typed(kind)
+    return made if isinstance(made, Call) else Call(pa.type_for_alias, str(kind))

@@ -226,6 +226,20 @@ MUTANTS = (
         "tests/recovery/crashes/test_landing_zone.py",
     ),
     Mutant(
+        "columns_of_csv_are_those_of_another_file",
+        "CsvFormat.emit",
+        "self.needed",
+        "()",
+        "tests/unit/spouts/files/test_file_spout.py",
+    ),
+    Mutant(
+        "a_header_that_comes_later_is_not_checked",
+        "CsvFormat.start",
+        "columns and missing",
+        "False",
+        "tests/unit/spouts/test_json_objects.py",
+    ),
+    Mutant(
         "ints_of_json_lose_their_fraction",
         "_value",
         "value == value.to_integral_value()",

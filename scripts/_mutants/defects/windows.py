@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "a_renamed_end_is_no_time_of_results",
+        "AggregateCommitter.__init__",
+        "plan.cells.bounds.end",
+        "'end'",
+        "tests/windows/test_windowed_bolts.py",
+    ),
+    Mutant(
         "partitions_are_named_as_written",
         "_newest",
         "map(name_of, names)",

@@ -29,6 +29,7 @@ from txstorm.ledger.port import Put
 from txstorm.ledger.sqlite import SqliteLedger
 from txstorm.operations.lifecycle import Waiting, activate, deactivate, kill, rebalance
 from txstorm.operations.status import list_topologies, read_inspection, read_status
+from txstorm.runtime.control import CORE_COMMANDS
 
 SHORT = Waiting(patience=0.5)
 
@@ -295,6 +296,19 @@ def test_a_request_whose_asker_died_long_ago_is_removed_and_not_carried_out(chil
     goes_on(lambda: committed(data_dir), 4)
     with open_books(data_dir) as books:
         assert books.ledger.scan(names.ANSWERS) == {}
+
+
+def test_a_request_to_a_run_that_has_ended_does_not_reach_the_next_one(go, data_dir):
+    for command in (*CORE_COMMANDS, "front.end"):
+        go(more=1).stop()
+        with open_books(data_dir, write=True) as books:
+            request = Request(command * 5, command, {"wait_seconds": 0}, "pid 1", utc_now().isoformat())
+            books.ledger.commit([put_request(request, read_request(books.ledger)[1])])
+            handle = go(more=2)
+            assert read_request(books.ledger)[0] is None
+            assert books.ledger.scan(names.ANSWERS) == {}, command  # neither carried out nor refused
+        assert handle.isActive
+        handle.stop()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from txstorm.errors import InputError
 from txstorm.pipelines import Pipeline
@@ -22,6 +23,7 @@ source.s.fields = { id = "int", at = "datetime", shop = "str", amount = "decimal
 """Four lines, so that what follows begins in line 5."""
 SINK = '[sink.out]\ntype = "delta"\nfrom = "x"\n'
 SECRET = "hunter2"
+MAP = pa.map_(pa.string(), pa.list_(pa.int64()))
 
 
 def step(kind: str, **options: str) -> str:
@@ -97,6 +99,10 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
             "11 step.x.values.a-b is no aggregate",
         ],
     ),
+    "names of bounds": (
+        window(values='{ n = "count" }', names='{ ends = "e" }'),
+        ["12 step.x.names did you mean 'end'"],
+    ),
     "time": (window(time='"b"', lag='"5 s"'), ["9 step.x.time expected an int or a datetime"]),
     "no time": (
         step("window", by='"shop"', length='"1 min"', late="true", values='{ n = "count" }'),
@@ -113,6 +119,21 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
         ["4 source.s.fields.id did you mean 'int'", "4 source.s.fields.b expected a type"],
     ),
     "paths": (SOURCE.replace("s.csv", "nowhere/*.csv"), ["3 source.s.path no file matches"]),
+    "types of parquet": (
+        SOURCE.replace("s.csv", "s.parquet").replace("at =", "l =").split(", shop")[0] + "}\n" + SINK.replace("x", "s"),
+        ['4 source.s.fields.l list the names, fields = ["l", …]'],
+    ),
+    "json without types": (
+        SOURCE.split("source.s.path")[0] + 'source.s.path = "j.jsonl"\nsource.s.fields = ["id"]\n',
+        ["4 source.s.fields missing"],
+    ),
+    "types of keys": (
+        step("lookup", table='"shops"', on='{ id = "name" }', select='["id", "cit"]'),
+        [
+            "9 step.x.on the key fields 'id' and 'name' have the types int64 and string",
+            "10 step.x.select there is no 'cit'",
+        ],
+    ),
     "parquet": (SOURCE.replace("s.csv", "s.parquet").replace("at =", "l ="), ["2 source.s no column"]),
     "times without a zone": (
         'name = "p"\nsource.s.type = "files"\nsource.s.path = "t.parquet"\n' + SINK.replace("x", "s"),
@@ -126,9 +147,20 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
         SOURCE + f'[kafka]\n"sasl.password" = ["{SECRET}"]\nssl.key.password = "$NOWHERE"\n',
         ["6 kafka.sasl.password expected a text", "7 kafka.ssl.key.password NOWHERE is not set"],
     ),
+    "client settings": (
+        SOURCE
+        + '[kafka]\nacks = "most"\nlinger.ms = -5\nfetch.min.bytes = 1\n"a.b" = 1\ngroup.id = "g"\n'
+        + SINK.replace("x", "s"),
+        [
+            "6 kafka.acks Invalid value for configuration",
+            "7 kafka.linger.ms is outside allowed range",
+            '9 kafka.a.b No such configuration property: "a.b"',
+            "10 kafka.group.id txstorm's own; use consumer_group=",
+        ],
+    ),
     "code in settings": (
         SOURCE + f'[kafka]\n"plugin.library.paths" = "/{SECRET}.so"\n[settings]\nnix = 1\non_error = "{SECRET[:3]}"\n',
-        ["5 kafka plugin.library.paths: it loads code", "8 settings.nix unknown setting", "9 settings.on_error got"],
+        ["6 kafka.plugin.library.paths it loads code", "8 settings.nix unknown setting", "9 settings.on_error got"],
     ),
 }
 
@@ -137,7 +169,11 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_text("id,at,shop,amount,b\n1,2026-05-01T12:00:00Z,a,2.5,true\n")
-    pq.write_table(pa.table({"id": [1], "l": [[{"a": Decimal("1.5")}]], "c d": ["a"]}), "s.parquet")
+    pq.write_table(
+        pa.table({"id": [1], "l": [[{"a": Decimal("1.5")}]], "c d": ["a"], "m": pa.array([[("a", 1)]], MAP)}),
+        "s.parquet",
+    )
+    write_deltalake("shops", pa.table({"name": ["a"], "city": ["Oslo"]}))
     pq.write_table(pa.table({"t": pa.array([0], pa.timestamp("us"))}), "t.parquet")
 
 
@@ -157,7 +193,7 @@ def test_faults_have_lines_and_places(case: str, ends: str):
         line, rest = wanted.split(" ", 1)
         assert any(one.startswith(f"line {line}: ") and rest.split(" ", 1)[-1] in one for one in shown), (wanted, shown)
     assert SECRET not in str(raised.value)
-    assert sorted(one.name for one in Path().iterdir()) == ["p.toml", "s.csv", "s.parquet", "t.parquet"]
+    assert sorted(one.name for one in Path().iterdir()) == ["p.toml", "s.csv", "s.parquet", "shops", "t.parquet"]
 
 
 PARTS = {
@@ -165,6 +201,9 @@ PARTS = {
     + '[step.y]\ntype = "select"\nfrom = "s"\n[step.y.fields]\nat = "at"\ncase = "id"\n"a`b" = "id"\n"c d" = "amount"\n'
     + SINK,
     "nested": SOURCE.replace("s.csv", "s.parquet").split("source.s.fields")[0] + SINK.replace("x", "s"),
+    "listed": SOURCE.replace("s.csv", "s.parquet").split("source.s.fields")[0]
+    + 'source.s.fields = ["m", "l"]\n'
+    + SINK.replace("x", "s"),
     "results": window(values='{ "a b" = "count", class = "sum(amount)", ﬁ = "max(id)" }') + SINK,
     "decimals": step("cast", types='{ amount = "decimal(12, 2)" }') + SINK,
     "kafka": 'name = "p"\nservers = "h:1"\n[source.s]\ntype = "kafka"\ntopic = "t"\nfields = { n = "decimal(9, 2)" }\n'

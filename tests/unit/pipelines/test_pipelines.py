@@ -75,6 +75,7 @@ by = "shop"
 time = "at"
 length = "1 h"
 closed = "left"
+names = { end = "until" }
 values = { n = "count", total = "sum(amount)", dearest = "argmax(id, amount)" }
 [step.best]
 type = "top"
@@ -98,7 +99,7 @@ select = ["id", "table:city"]
 [sink.best_rows]
 type = "delta"
 from = "best"
-columns = ["shop", "end", "n", "total", "dearest", "rank"]
+columns = ["shop", "until", "n", "total", "dearest", "rank"]
 [sink.pairs]
 type = "delta"
 from = "paid"

@@ -15,7 +15,7 @@ from seeded import seeded
 from spouts_recording import Bench, Recorder
 
 from txstorm import NOT_READY, TransactionalTopologyBuilder
-from txstorm.errors import SettingError, SpoutError
+from txstorm.errors import SettingError, SpoutError, TxstormError
 from txstorm.joins.service.ready_made import JsonFields
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, TransactionalKafkaSpout
@@ -166,18 +166,32 @@ def test_one_bad_record_of_a_join_is_a_dead_letter_of_its_own(tmp_path):
 
 def test_a_topology_over_a_landing_zone_that_is_still_empty(tmp_path):
     """Declared fields are enough; the directory must be there, as another path is a mistake."""
-    options = {"jsonl": {"types": {"n": int}}, "csv": {"types": {"n": int}, "fields": "n", "header": False}}
-    for form, declared in options.items():
-        spout = FileSpout(tmp_path / form / "*", format=form, **declared)  # type: ignore[arg-type]
+    types = {"types": {"n": int}}
+    cases = {
+        "a.jsonl": (types, '{"n": 5}\n'),
+        "b.csv": ({**types, "fields": "n", "header": False}, "5\n"),
+        "c.csv": ({**types, "fields": "n"}, "m,n\n4,5\n"),  # the header of each file is read
+        "d.csv": (types, "n\n5\n"),
+        "e.csv": (types, "n,m\n5,4\n"),
+        "f.csv": ({**types, "fields": "n"}, "m\n5\n"),
+    }
+    faults = {"e.csv": r"\['n'\], got \['n', 'm'\]", "f.csv": r"a: expected a header with \['n'\], got \['m'\]"}
+    for name, (declared, content) in cases.items():
+        form = name.partition(".")[2]
+        spout = FileSpout(tmp_path / name / "*", format=form, **declared)  # type: ignore[arg-type]
         with pytest.raises(SpoutError, match="no file matches"):
             spout.check()
-        (tmp_path / form).mkdir()
+        (tmp_path / name).mkdir()
         builder = TransactionalTopologyBuilder(form, "source", spout)
         builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("source")
-        for text, expected in ("", []), ('{"n": 5}\n' if form == "jsonl" else "5\n", [5]):
+        for text, expected in ("", []), (content, [5]):
             if text:
-                (tmp_path / form / "a").write_text(text)
-            handle = ended(builder.build_topology(), tmp_path / "data" / form)
+                (tmp_path / name / "a").write_text(text)
+            if text and name in faults:
+                with pytest.raises(TxstormError, match=faults[name]):
+                    ended(builder.build_topology(), tmp_path / "data" / name)
+                break
+            handle = ended(builder.build_topology(), tmp_path / "data" / name)
             assert [one["n"] for one in handle.sink("rows").to_pylist()] == expected
 
 

@@ -47,6 +47,14 @@ CALLS = {
     "a lateness that is a number": (lambda: made().with_allowed_lateness(5), "with_allowed_lateness: expected a Durat"),
     "a top of 0": (lambda: TopPerWindow(0, "n"), "TopPerWindow: expected a number of ranks, .* got 0"),
     "a top by the end": (lambda: TopPerWindow(1, "end"), "TopPerWindow: expected the name of a field"),
+    "names that are an aggregate": (
+        lambda: made(n="count", names="count"),
+        "names: expected a mapping .*, got 'count'",
+    ),
+    "a name of another column": (lambda: made(n="count", names={"ends": "e"}), "got 'ends' .did you mean 'end'"),
+    "a name like the key": (lambda: made(n="count", names={"end": "k"}), "two fields 'k'; .* start and end with names"),
+    "both names alike": (lambda: made(n="count", names={"end": "start"}), "start and end are both called 'start'"),
+    "a name that is none": (lambda: TopPerWindow(1, "n", names={"end": ""}), "names: field '' is not a non-empty"),
 }
 
 
@@ -122,6 +130,14 @@ BUILDS = {
         "is grouped by fields j, another one by k",
     ),
     "a top by an unknown field": (lambda: built(tumbling(), top=TopPerWindow(1, "m")), "has no field 'm'"),
+    "a top with other names": (
+        lambda: built(tumbling(n="count", names={"end": "e"}), top=TopPerWindow(1, "n", {"end": "f"})),
+        "names: its input calls the bounds of windows 'start' and 'e' itself",
+    ),
+    "a top by a renamed end": (
+        lambda: built(tumbling(n="count", names={"end": "e"}), top=TopPerWindow(1, "e")),
+        "'e' is a bound of the windows",
+    ),
     "a top of a window in two tasks": (
         lambda: built(tumbling(), tasks=2, top=TopPerWindow(1, "n")),
         "two tasks may get results of one window",

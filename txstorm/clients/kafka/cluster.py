@@ -136,34 +136,49 @@ class Troubles:
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise `SettingError` if `settings` has a setting that txstorm sets itself, or that librdkafka does not accept."""
     if faults := setting_faults(settings):
-        raise SettingError("\n".join(faults))
+        raise SettingError("\n".join(fault for _, fault in faults))
 
 
-def setting_faults(settings: Mapping[str, Any], *, asked: bool = True) -> list[str]:
-    """Return what is wrong with client settings: those that are txstorm's own and, if `asked`, those of librdkafka."""
-    owned = [name for name in settings if name in _OWN]
-    faults = [f"kafka: the client setting {name!r} is txstorm's own; use {_OWN[name]}" for name in owned]
+def setting_faults(settings: Mapping[str, Any], *, asked: bool = True) -> list[tuple[str, str]]:
+    """Return the faults of client settings, each with the setting without which it is not there; "": there is none.
+
+    They are those of settings that are txstorm's own and, if `asked`, those that librdkafka finds.
+    """
+    owned = {name: _OWN[name] for name in settings if name in _OWN}
+    faults = [(name, f"kafka: the client setting {name!r} is txstorm's own; use {own}") for name, own in owned.items()]
     left = {name: value for name, value in settings.items() if name not in owned}
-    while asked:
-        try:
-            consumer({"bootstrap.servers": "", "group.id": "txstorm", **left}, Troubles()).close()
-        except SettingError as error:
-            faults.append(str(error))
-            named = [name for name in left if f'"{name}"' in str(error)]
-            if not named:
-                return faults
-            del left[max(named, key=len)]
-        else:
+    while asked and (fault := _refusal(left)):
+        reason = fault.partition(_REASON)[2]
+        alone = ({other: value for other, value in left.items() if other != name} for name in left)
+        causes = [
+            name for name, rest in zip(left, alone, strict=True) if _refusal(rest).partition(_REASON)[2] != reason
+        ]
+        name = next((one for one in causes if one in reason), causes[0] if causes else "")
+        faults.append((name, fault))
+        if not name:
             break
+        del left[name]
     return faults
+
+
+_REASON = " cannot be used: "
+
+
+def _refusal(settings: Mapping[str, Any]) -> str:
+    """Return why librdkafka does not take client settings; "" if it does."""
+    try:
+        consumer({"bootstrap.servers": "", "group.id": "txstorm", **settings}, Troubles()).close()
+    except SettingError as error:
+        return str(error)
+    return ""
 
 
 def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
     try:
         return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
     except (ck.KafkaException, TypeError, ValueError) as error:
-        cause = error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)
-        msg = f"kafka: the client settings {sorted(settings)} cannot be used: {cause}"
+        cause = " ".join((error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)).split())
+        msg = f"kafka: the client settings {sorted(settings)}{_REASON}{cause}"
         raise SettingError(msg) from None
 
 

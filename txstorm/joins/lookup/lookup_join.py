@@ -19,6 +19,7 @@ from txstorm.errors import InputError, StateError
 from txstorm.joins.lookup.lookup_bolt import LEFT, TABLE, Lookup, LookupPlan, Taken
 from txstorm.joins.lookup.lookup_table import kind_of
 from txstorm.joins.side import Side, key_faults
+from txstorm.typed import python_type
 from txstorm.windows.rules.forms import Duration, duration
 
 _TABLE_NAMES = (TABLE, "right")
@@ -98,8 +99,9 @@ class LookupJoin(AssembledBolt):
             faults.append(f"LookupJoin: the table cannot be read: {cause}{remedy}")
             table = None
         columns = [] if table is None else table.schema.names
+        types = {name: kind for one in site.inputs for name, kind in one.types.items()} | self.types
         if table is not None and fields:
-            faults += self._join_faults(fields, table.schema)
+            faults += self._join_faults(fields, types, table.schema)
         wanted = self._wanted(fields, columns, faults) if table is not None and fields else []
         if table is not None:
             faults += _type_faults(wanted, table.schema)
@@ -117,18 +119,17 @@ class LookupJoin(AssembledBolt):
         )  # fmt: skip
         return Assembly(Lookup(plan), tuple(faults))
 
-    def results(self, left: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-        """Return the fields of the results with their types, given those of the stream; the table is opened.
+    def results(self, left: Mapping[str, pa.DataType]) -> tuple[dict[str, pa.DataType], list[str]]:
+        """Return the fields of the results with their types, given those of the stream, and the faults of the options.
 
         Raises:
-            InputError: `select` has faults, all of which are listed.
             StateError: the table cannot be read.
         """
-        schema, faults = ExternalTable(Path(self.uri)).schema, list[str]()
+        schema = ExternalTable(Path(self.uri)).schema
+        faults = list(self._join_faults(list(left), left, schema))
         wanted = self._wanted(list(left), schema.names, faults)
-        if faults:
-            raise InputError("; ".join(faults))
-        return {one.name: left[one.field] if one.side == LEFT else schema.field(one.field).type for one in wanted}
+        kinds = (left[one.field] if one.side == LEFT else schema.field(one.field).type for one in wanted)
+        return dict(zip((one.name for one in wanted), kinds, strict=True)), faults
 
     def _left_fields(self, site: Site, faults: list[str]) -> tuple[str, ...]:
         component, stream = self.left
@@ -151,7 +152,7 @@ class LookupJoin(AssembledBolt):
             )
         return found or ()
 
-    def _join_faults(self, fields: Sequence[str], schema: pa.Schema) -> Iterator[str]:
+    def _join_faults(self, fields: Sequence[str], types: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
         for field, column in self.on.items():
             if field not in fields:
                 yield _missing(f"LookupJoin: on: stream {self.left[1]!r} of {self.left[0]!r} has no field {field!r}",
@@ -162,7 +163,7 @@ class LookupJoin(AssembledBolt):
                 kind = schema.field(column).type
                 yield f"LookupJoin: on: column {column!r} has type {kind}, which cannot be a key; join by another one"
             else:
-                pairs = [(field, self.types.get(field))], [(column, schema.field(column).type)]
+                pairs = [(field, _of_values(types.get(field)))], [(column, _of_values(schema.field(column).type))]
                 yield from (f"LookupJoin: on: {fault}" for fault in key_faults(*pairs))
 
     # -- selected fields -----------------------------------------------------------------------------------------------
@@ -202,6 +203,12 @@ class LookupJoin(AssembledBolt):
             known = columns if side in _TABLE_NAMES else fields if side is not None else [*fields, *columns]
             faults.append(_missing(f"LookupJoin: select: there is no {text!r}", name, known))
         return None
+
+
+def _of_values(kind: Any) -> Any:
+    """Return the type of the values of a column, as it is declared; None if it is not known."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return None if isinstance(kind, pa.DataType) and python_type(kind) is type(None) else kind
 
 
 def _type_faults(wanted: Sequence[Taken], schema: pa.Schema) -> Iterator[str]:

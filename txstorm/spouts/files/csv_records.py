@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from txstorm.api.names import near
+from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
+from txstorm.spouts.files.listing import unreadable
+from txstorm.spouts.files.ranges import Segment
 from txstorm.typed import Misfit, decimals_of
 
 
@@ -27,12 +33,14 @@ class CsvFormat(SkippingBlanks):
         types: column → Arrow type; an empty value of such a column is None.
         delimiter: one ASCII character.
         header: whether every file begins with a record of its column names.
+        needed: the columns that each header must have, among others and in any order; none: all headers are `columns`.
     """
 
     columns: tuple[str, ...] = ()
     types: Mapping[str, pa.DataType] = field(default_factory=dict, hash=False)
     delimiter: str = ","
     header: bool = True
+    needed: tuple[str, ...] = ()
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
         """Return the offsets of line ends outside quotes; a quote that is never closed affects only its own line.
@@ -87,10 +95,20 @@ class CsvFormat(SkippingBlanks):
     def start(self, path: str) -> int:
         """Return the offset after the byte order mark and the header, which must name the columns."""
         start, columns = csv_header(path, self.delimiter) if self.header else (super().start(path), self.columns)
-        if columns not in ((), self.columns):
+        missing = [name for name in self.needed if name not in columns]
+        if columns and missing:
+            hint = near(missing[0], list(columns))
+            msg = f"file spout: {path}: expected a header with {list(self.needed)}, got {list(columns)}{hint}"
+            raise SpoutError(msg + "; each file needs the columns of fields= and types=")
+        if columns not in ((), self.columns) and not self.needed:
             msg = f"file spout: {path}: expected the header {list(self.columns)}, got {list(columns)}"
-            raise SpoutError(msg + "; all files need the same")
+            raise SpoutError(msg + "; all files need the same, unless fields= names the columns to read")
         return start
+
+    def emit(self, segment: Segment, collector: Collector) -> None:
+        """See `LineFormat`; the columns are those of the header of the file."""
+        form = replace(self, columns=_columns_of(segment.file, self.delimiter)) if self.needed else self
+        super(CsvFormat, form).emit(segment, collector)
 
     def probe(self, path: str) -> None:
         """Raise `SpoutError` unless `path` is text and has the header."""
@@ -195,6 +213,19 @@ def _no_numbers(given: pa.StringArray, kind: pa.DataType) -> Iterator[tuple[int,
                 yield first, given[first].as_py()
             else:
                 waiting += [(first, half), (first + half, count - half)]
+
+
+def _columns_of(path: str, delimiter: str) -> tuple[str, ...]:
+    """Return the columns of `path`, a file with records, whose header is read once."""
+    try:
+        return _read_columns(path, delimiter, os.stat(path).st_ino)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+@lru_cache(maxsize=4096)
+def _read_columns(path: str, delimiter: str, inode: int) -> tuple[str, ...]:
+    return csv_header(path, delimiter)[1]
 
 
 def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:

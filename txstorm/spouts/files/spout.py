@@ -82,10 +82,11 @@ class FileSpout(TransactionalSpout):
         max_batch_rows: maximum number of records in a transaction.
         max_batch_bytes: maximum number of bytes in a transaction, which has at least one record; at most (and by
             default) 1 GiB.
-        fields: text: the name of the field; csv: the columns to emit, or the names of all columns if there is no
-            header; jsonl: the keys to emit, by default those of `types`, else those of the first record; parquet: the
-            columns to emit.
-        types: csv: column → Python or Arrow type; other columns stay text. jsonl: key → type, of all keys to emit; a
+        fields: text: the name of the field; csv: the columns to emit, which each header must have, or the names of all
+            columns if there is no header; jsonl: the keys to emit, by default those of `types`, else those of the first
+            record; parquet: the columns to emit.
+        types: csv: column → Python or Arrow type; other columns stay text. If no file is there when the topology is
+            built, these are all columns, unless `fields` names them. jsonl: key → type, of all keys to emit; a
             line with a value of another type is a bad record, and no file needs to be there when the topology is built.
         header: csv: whether each file begins with the names of its columns.
         delimiter: csv: one ASCII character.
@@ -212,13 +213,14 @@ def _open_text(options: _Options, paths: tuple[str, ...], files: Listed) -> Form
 
 
 def _open_csv(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
-    columns = options.fields or ()
+    columns, needed = options.fields or (), tuple(dict.fromkeys((*(options.fields or ()), *options.types)))
     if options.header:
         found = (csv_header(name, options.delimiter)[1] for name in _probed(files()))
-        columns = next(filter(None, found), ())
+        columns = next(filter(None, found), needed)
     fields = _chosen(options, columns, paths)
     _chosen(replace(options, fields=tuple(options.types)), columns, paths)
-    return CsvFormat(fields, options.errors, columns, options.types, options.delimiter, options.header)
+    needed = needed if options.header and options.fields else ()
+    return CsvFormat(fields, options.errors, columns, options.types, options.delimiter, options.header, needed)
 
 
 def _open_jsonl(options: _Options, paths: tuple[str, ...], files: Listed) -> Format:
@@ -251,7 +253,7 @@ def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...])
     """Return the requested fields, which must be among `columns`; all columns if none were requested."""
     if not columns:
         msg = f"file spout: {', '.join(paths)}: no header or record to take the fields from; fill a file first, or "
-        msg += "declare them: types= of JSON-lines, header=False and fields= of CSV"
+        msg += "declare them: types= of JSON-lines, fields= of CSV"
         raise SpoutError(msg)
     missing = [name for name in options.fields or () if name not in columns]
     if missing:

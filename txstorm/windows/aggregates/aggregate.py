@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Self
 
@@ -14,11 +15,10 @@ from txstorm.typed import fits, python_type
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
-from txstorm.windows.aggregates.result_rows import END_FIELD, START
 from txstorm.windows.bolt import WindowedBolt, timestamp_faults
 from txstorm.windows.plan import InputPlan, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
-from txstorm.windows.rules.forms import Duration, duration, tumbling
+from txstorm.windows.rules.forms import BoundNames, Duration, duration, tumbling
 
 
 class WindowAggregate(WindowedBolt):
@@ -45,6 +45,8 @@ class WindowAggregate(WindowedBolt):
         ttl: time to live of a result after it was written; None: it is kept forever.
         retractions: whether a result that changes, or whose session becomes part of another, is emitted as it was on
             the stream ``retractions`` first.
+        names: other names for the columns ``start`` and ``end``, wherever results are emitted or kept, such as
+            ``{"end": "until"}``, which needs no quotes in SQL.
         **aggregates: output field → ``"count"``, ``(field, way)`` with the ways ``sum``, ``min``, ``max``, ``mean``,
             ``first`` and ``last``, or ``(field, "argmax", other)``: the field of the tuple with the greatest `other`,
             of several the first. A field is a name, or a mapping name → type. The types of ``min``, ``max``, ``first``
@@ -62,6 +64,7 @@ class WindowAggregate(WindowedBolt):
         table: str | None = None,
         ttl: timedelta | None = None,
         retractions: bool = False,
+        names: Mapping[str, str] | None = None,
         **aggregates: Any,
     ) -> None:
         fault = None if table is None else name_fault("WindowAggregate: table", table)
@@ -73,12 +76,16 @@ class WindowAggregate(WindowedBolt):
             fault = f"WindowAggregate: {'retractions' if ttl is None else 'ttl'} is for stored results; give a table"
         if fault is not None:
             raise InputError(fault)
-        self.cells = Cells(key_fields(key), tuple(aggregate_of(name, given) for name, given in aggregates.items()))
+        made = tuple(aggregate_of(name, given) for name, given in aggregates.items())
+        self.cells = Cells(key_fields(key), made, BoundNames.of("WindowAggregate", names))
         self.table, self.ttl, self.retractions, self.lateness = table, ttl, bool(retractions), 0
-        outputs = [*self.cells.key_names, START, END_FIELD, *aggregates]
+        outputs = self.cells.outputs
         twice = sorted({name for name in outputs if outputs.count(name) > 1})
         if twice:
-            msg = f"WindowAggregate: the output has two fields {', '.join(map(repr, twice))}; it consists of {outputs}"
+            msg = (
+                f"WindowAggregate: the output has two fields {', '.join(map(repr, twice))}; it consists of "
+                f"{', '.join(outputs)}; rename one, start and end with names"
+            )
             raise InputError(msg)
 
     def with_allowed_lateness(self, lateness: Duration | timedelta) -> Self:

@@ -26,7 +26,7 @@ from txstorm.windows.aggregates.groups import Mask, integers
 from txstorm.windows.aggregates.open_windows import open_windows, states_of
 from txstorm.windows.aggregates.panes import PANE
 from txstorm.windows.aggregates.partials import AggregatePlan, PartialAggregates
-from txstorm.windows.aggregates.result_rows import END_FIELD, FIELD, START, ResultRows, result_state
+from txstorm.windows.aggregates.result_rows import FIELD, ResultRows, result_state
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes, Reports
@@ -75,20 +75,28 @@ class AggregateCommitter(BatchBolt, Committer):
         self.internal_states = {self.progress.name, *(one.name for one in states)}
         self.processing_time, self.by_clock = plan.windows.closed_by_time, plan.windows.by_clock
         self.also_reads = plan.windows.also_reads
-        form, final, retractions = plan.windows.form, not plan.lateness, RETRACTIONS if plan.retractions else None
         columns = {one.name: one.kind for one in plan.cells.keys}
         columns.update((one.name, one.kind) for one in plan.cells.aggregates)
-        results = Results(END_FIELD, FRONTIER, tuple(plan.cells.key_names), final, retractions, columns, form.closed)
-        self.published = {DEFAULT_STREAM: results}
+        self.published = {
+            DEFAULT_STREAM: Results(
+                plan.cells.bounds.end,
+                FRONTIER,
+                tuple(plan.cells.key_names),
+                final=not plan.lateness,
+                retractions=RETRACTIONS if plan.retractions else None,
+                columns=columns,
+                ends_of=plan.windows.form.closed,
+                start=plan.cells.bounds.start,
+            )
+        }
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the results, the results that no longer hold, and late tuples."""
         plan = self.plan
-        fields = (*plan.cells.key_names, START, END_FIELD, *(one.name for one in plan.cells.aggregates))
-        declarer.declare(fields)
+        declarer.declare(plan.cells.outputs)
         declarer.declare_stream(FRONTIER, ("frontier",))
         if plan.retractions:
-            declarer.declare_stream(RETRACTIONS, fields)
+            declarer.declare_stream(RETRACTIONS, plan.cells.outputs)
         if plan.windows.late_stream is not None:
             declarer.declare_stream(plan.windows.late_stream, plan.windows.union)
 
@@ -199,12 +207,12 @@ class AggregateCommitter(BatchBolt, Committer):
         kinds = {one.name: one.kind for one in self.plan.cells.aggregates}
         for row in without.to_pylist():
             key = {name: row[name] for name in self.plan.cells.key_names}
+            start, end = (str(row[name]) for name in self.plan.cells.bounds)
             msg = (
-                f"{self.plan.windows.id}: {row[FIELD]!r} of the key {key}, window {row[START]} to {row[END_FIELD]}: "
+                f"{self.plan.windows.id}: {row[FIELD]!r} of the key {key}, window {start} to {end}: "
                 f"the sum exceeds {kinds[row[FIELD]]}; declare the field with a type that holds it"
             )
-            record = {START: str(row[START]), END_FIELD: str(row[END_FIELD]), "key": row_text(key.values())}
-            self._context.leave_out(ValueError(msg), record)
+            self._context.leave_out(ValueError(msg), {"start": start, "end": end, "key": row_text(key.values())})
 
     def _advanced(self, progress: Progress) -> Progress:
         """Return the progress after this transaction; in processing time, the watermark is its stamp."""

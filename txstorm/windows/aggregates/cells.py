@@ -17,6 +17,7 @@ from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.typed import Misfit, column_of, converted, python_type
 from txstorm.windows.aggregates.groups import Groups, Numbers, Rest, integers, numbered, ranked, taken, whole
+from txstorm.windows.rules.forms import BOUNDS, BoundNames
 
 COUNT = "count"
 OF_ONE_FIELD = ("sum", "min", "max", "mean", "first", "last")
@@ -166,15 +167,22 @@ class Cells:
     Attributes:
         keys: the fields of the key.
         aggregates: the aggregates, in the order of their output.
+        bounds: what results call the bounds of their window.
     """
 
     keys: tuple[Field, ...]
     aggregates: tuple[Aggregate, ...]
+    bounds: BoundNames = BOUNDS
 
     @property
     def key_names(self) -> list[str]:
         """The names of the fields of the key."""
         return [one.name for one in self.keys]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The columns of results."""
+        return (*self.key_names, *self.bounds, *(one.name for one in self.aggregates))
 
     @property
     def exact(self) -> bool:

@@ -19,7 +19,7 @@ from txstorm.windows.aggregates.cells import TUPLES
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.partials import GROUP, AggregatePlan
-from txstorm.windows.aggregates.result_rows import END_FIELD, ResultRows, among, distinct, results_of
+from txstorm.windows.aggregates.result_rows import ResultRows, among, distinct, results_of
 from txstorm.windows.aggregates.sessions import Sessions, live
 from txstorm.windows.rules.backlog import Backlog
 from txstorm.windows.rules.event_time import END
@@ -108,7 +108,7 @@ class OpenPanes:
         if passed is not None and panes.lateness and rows.num_rows:
             new, without = results_of(self._cells, self._touched(rows, passed))
             if new.num_rows or without.num_rows:
-                ends = [*self._cells.key_names, END_FIELD]
+                ends = [*self._cells.key_names, self._cells.bounds.end]
                 old = self._results.standing(
                     pa.concat_tables([new.select(ends), without.select(ends)]), new.column_names
                 )

@@ -17,14 +17,15 @@ from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, n
 from txstorm.windows.aggregates.panes import WINDOW_END, WINDOW_START
 from txstorm.windows.rules.event_time import EARLIEST, LATEST
 
-START, END_FIELD, FIELD = "start", "end", "field"
+FIELD = "window_field"
 INSTANT = pa.timestamp("us", tz="UTC")
 
 
 def result_state(table: str, cells: Cells, ttl: timedelta | None) -> CollectionState:
     """Declare the state of the results."""
-    values = {START: INSTANT, **{one.name: one.kind for one in cells.aggregates}}
-    return CollectionState(table, {one.name: one.kind for one in cells.keys}, values, ttl, order={END_FIELD: INSTANT})
+    values = {cells.bounds.start: INSTANT, **{one.name: one.kind for one in cells.aggregates}}
+    order = {cells.bounds.end: INSTANT}
+    return CollectionState(table, {one.name: one.kind for one in cells.keys}, values, ttl, order=order)
 
 
 def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -45,7 +46,7 @@ def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
     count = int(np.count_nonzero(integers(windows.column(TUPLES))))
     rest, windows, of_rest = windows.slice(count), windows.slice(0, count), of_row[count:]
     rows = _rows(cells, windows, rest, of_rest)
-    bounds = [*cells.key_names, START, END_FIELD]
+    bounds = [*cells.key_names, *cells.bounds]
     if not rest.num_rows:
         return rows, _no_results(cells, windows.schema)[1]
     over, fields = cells.out_of_range(rest, of_rest)
@@ -56,7 +57,8 @@ def results_of(cells: Cells, windows: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _rows(cells: Cells, windows: pa.Table, rest: pa.Table, of_rest: Numbers) -> pa.Table:
-    bounds = {name: _instants(windows.column(of)) for name, of in ((START, WINDOW_START), (END_FIELD, WINDOW_END))}
+    of_bounds = zip(cells.bounds, (WINDOW_START, WINDOW_END), strict=True)
+    bounds = {name: _instants(windows.column(of)) for name, of in of_bounds}
     keys = {name: windows.column(name) for name in cells.key_names}
     return pa.table({**keys, **bounds, **cells.results(windows, rest, of_rest)})
 
@@ -66,7 +68,7 @@ def _no_results(cells: Cells, schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
     """Return what `results_of` returns for no windows: most transactions complete none."""
     none = schema.empty_table()
     rows = _rows(cells, none, none, np.zeros(0, np.int64))
-    bounds = rows.select([*cells.key_names, START, END_FIELD])
+    bounds = rows.select([*cells.key_names, *cells.bounds])
     return rows, bounds.append_column(FIELD, pa.array([], pa.string()))
 
 
@@ -81,11 +83,12 @@ class ResultRows:
     def __init__(self, cells: Cells, handle: CollectionHandle | None) -> None:
         self._cells = cells
         self._handle = handle
-        self._identity = [*cells.key_names, END_FIELD]
+        self._end = cells.bounds.end
+        self._identity = [*cells.key_names, self._end]
 
     def standing(self, rows: pa.Table, names: list[str]) -> pa.Table:
         """Return the columns `names` of the stored rows with the keys and ends of `rows`."""
-        ends = rows.column(END_FIELD)
+        ends = rows.column(self._end)
         keys, _ = self._distinct_keys(rows)
         assert self._handle is not None
         found = self._handle.scan_table(keys, pc.min(ends).as_py(), pc.max(ends).as_py()).select(names)
@@ -99,7 +102,7 @@ class ResultRows:
             same = among(old, new, new.column_names)
             new = new.filter(pa.array(~among(new, old, new.column_names)))
             old = old.filter(pa.array(~same))
-            ends = integers(old.column(END_FIELD))
+            ends = integers(old.column(self._end))
             for end in np.unique(ends).tolist():
                 keys, _ = self._distinct_keys(old.filter(pa.array(ends == end)))
                 at = pa.scalar(end, INSTANT).as_py()
@@ -112,7 +115,7 @@ class ResultRows:
         if rows.num_rows < 2:
             return rows
         keys = [_order(whole(rows.column(name))) for name in self._cells.key_names]
-        return rows.take(pa.array(order_of(integers(rows.column(END_FIELD)), *keys)))
+        return rows.take(pa.array(order_of(integers(rows.column(self._end)), *keys)))
 
     def _distinct_keys(self, rows: pa.Table) -> tuple[pa.Table, Numbers]:
         """Return the distinct keys of rows, and the number of each row's key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,9 @@ from txstorm.typed import restored
 from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END
 from txstorm.windows.aggregates.partials import GROUP
-from txstorm.windows.aggregates.result_rows import END_FIELD, INSTANT, START, among
+from txstorm.windows.aggregates.result_rows import INSTANT, among
 from txstorm.windows.rules.event_time import END
+from txstorm.windows.rules.forms import BOUNDS, BoundNames
 
 GONE = "window_gone"
 """Column of kept results: whether the result no longer holds."""
@@ -44,26 +45,31 @@ class TopPerWindow(AssembledBolt):
     Args:
         n: the highest rank that is emitted.
         by: the field whose values are compared.
+        names: what its input calls ``start`` and ``end``; a `WindowAggregate` directly before it says so itself.
 
     Raises:
-        InputError: `n` is no int of at least 1, or `by` no name of a field.
+        InputError: `n` is no int of at least 1, `by` no name of a field, or `names` no names of the two columns.
     """
 
-    def __init__(self, n: int, by: str) -> None:
+    def __init__(self, n: int, by: str, names: Mapping[str, str] | None = None) -> None:
         if type(n) is not int or n < 1:
             msg = f"TopPerWindow: expected a number of ranks, an int of at least 1, got {n!r}"
             raise InputError(msg)
-        if not isinstance(by, str) or not by or by in (START, END_FIELD):
+        bounds = BoundNames.of("TopPerWindow", names)
+        if not isinstance(by, str) or not by or by in bounds:
             msg = f"TopPerWindow: expected the name of a field with values to compare, got {by!r}"
             raise InputError(msg)
-        self.n, self.by = n, by
+        self.n, self.by, self.bounds = n, by, None if names is None else bounds
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that ranks."""
-        faults = list(_faults(self, site))
         first = site.inputs[0] if site.inputs else None
         fields = () if first is None else first.fields or ()
         results = None if first is None else first.results
+        bounds = self.bounds or BOUNDS
+        if results is not None and results.start is not None:
+            bounds = BoundNames(results.start, results.time)
+        faults = list(_faults(self, site, bounds))
         changing = None if results is None or results.final else results
         if changing is not None:
             assert first is not None
@@ -72,39 +78,46 @@ class TopPerWindow(AssembledBolt):
                     f"TopPerWindow: the results of {first.component!r} can change, since it has an allowed lateness; "
                     "let it report which: WindowAggregate(…, retractions=True)"
                 )
-            elif first.grouping == "fields" and first.grouped_by != (END_FIELD,):
-                faults.append(f"TopPerWindow: the results of {first.component!r} can change; group them by 'end' only")
+            elif first.grouping == "fields" and first.grouped_by != (bounds.end,):
+                only = f"group them by {bounds.end!r} only"
+                faults.append(f"TopPerWindow: the results of {first.component!r} can change; {only}")
             if len(site.inputs) > 1:
                 faults.append("TopPerWindow: results that can change must be its only input")
-        plan = RankPlan(site.id, self.n, self.by, fields, None if results is None else results.ends_of)
+        plan = RankPlan(site.id, self.n, self.by, fields, bounds, None if results is None else results.ends_of)
         if changing is None or first is None or faults:
             return Assembly(RankPerWindow(plan), tuple(faults))
         tasks = 1 if first.grouping == "global" else site.parallelism
         return Assembly(ChangingRanks(plan, first.component, changing, tasks), ())
 
 
-def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
+def _faults(bolt: TopPerWindow, site: Site, bounds: BoundNames) -> Iterator[str]:
     """Yield the faults of a declaration that only show in its topology."""
+    if bolt.bounds not in (None, bounds):
+        called = " and ".join(map(repr, bounds))
+        yield f"TopPerWindow: names: its input calls the bounds of windows {called} itself; leave names out"
+    if bolt.by in bounds:
+        yield f"TopPerWindow: {bolt.by!r} is a bound of the windows; rank by a field with values"
     fields = next((one.fields for one in site.inputs if one.fields is not None), ())
     for one in site.inputs:
         if one.fields is None:
             continue
         where = f"stream {one.stream!r} of {one.component!r}"
-        for name in (START, END_FIELD, bolt.by):
+        for name in (*bounds, bolt.by):
             if name not in one.fields:
                 yield (
                     f"TopPerWindow: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
-                    f"{', '.join(one.fields)}; subscribe it to a WindowAggregate"
+                    f"{', '.join(one.fields)}; subscribe it to a WindowAggregate, or say with names what the bounds of "
+                    "windows are called"
                 )
         if RANK in one.fields:
             yield f"TopPerWindow: {where} has a field {RANK!r}, which it adds itself; rename it upstream"
         if one.fields != fields:
             yield f"TopPerWindow: {where} has other fields than its other inputs; subscribe it to one of them"
-        split = one.grouping == "fields" and set(one.grouped_by) <= {START, END_FIELD}
+        split = one.grouping == "fields" and set(one.grouped_by) <= set(bounds)
         if site.parallelism > 1 and one.grouping != "global" and not split:
             yield (
                 f"TopPerWindow: its input {one.component!r} is grouped by {one.grouping}, so two tasks may get results "
-                f"of one window; use {one.grouping_by(['end'])}"
+                f"of one window; use {one.grouping_by([bounds.end])}"
             )
 
 
@@ -112,6 +125,7 @@ def _faults(bolt: TopPerWindow, site: Site) -> Iterator[str]:
 class RankPlan:
     """Plan of a `TopPerWindow`: its id, the highest rank, the field that is compared, the fields of its input.
 
+    `bounds`: those of them with the bounds of windows.
     `ends_of`: the closed side of the windows that are ranked; None: unknown.
     """
 
@@ -119,13 +133,14 @@ class RankPlan:
     n: int
     by: str
     fields: tuple[str, ...]
+    bounds: BoundNames
     ends_of: str | None = None
 
     def top(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the lowest ranks in their windows, by end and rank, with their rank."""
-        ranks = window_ranks(rows, self.by)
+        ranks = window_ranks(rows, self.by, self.bounds)
         chosen = np.flatnonzero((ranks > 0) & (ranks <= self.n))
-        chosen = chosen[order_of(integers(rows.column(END_FIELD))[chosen], ranks[chosen])]
+        chosen = chosen[order_of(integers(rows.column(self.bounds.end))[chosen], ranks[chosen])]
         return rows.take(pa.array(chosen)).append_column(RANK, pa.array(ranks[chosen]))
 
 
@@ -134,7 +149,7 @@ class RankPerWindow(BatchBolt, Committer):
 
     def __init__(self, plan: RankPlan) -> None:
         self.plan = plan
-        results = Results(END_FIELD, None, (), final=True, retractions=None, columns={}, ends_of=plan.ends_of)
+        results = Results(plan.bounds.end, None, (), final=True, retractions=None, columns={}, ends_of=plan.ends_of)
         self.published = {DEFAULT_STREAM: results}
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -177,9 +192,9 @@ class ChangingRanks(RankPerWindow):
         assert results.retractions is not None
         assert results.frontier is not None
         self.source, self.retractions, self.frontier = source, results.retractions, results.frontier
-        self.identity = [START, END_FIELD, *results.key]
+        self.identity = [*plan.bounds, *results.key]
         self.parallelism = parallelism
-        columns = {START: INSTANT, END_FIELD: INSTANT, **results.columns}
+        columns = {**dict.fromkeys(plan.bounds, INSTANT), **results.columns}
         self.kept = CollectionState(
             f"{plan.id}-results", {GROUP: int}, {**columns, GONE: bool}, order={WINDOW_END: int}
         )
@@ -220,10 +235,10 @@ class ChangingRanks(RankPerWindow):
         gone = gone.filter(pa.array(self._is_own(gone)))
         changes = pa.concat_tables([_flagged(gone, gone=True), _flagged(new, gone=False)])
         if changes.num_rows:
-            ends = integers(changes.column(END_FIELD))
+            ends = integers(changes.column(self.plan.bounds.end))
             groups = pa.table({GROUP: self._groups(changes).unique()})
             found = stored.scan_table(groups, int(ends.min()), int(ends.max())).select(changes.column_names)
-            found = found.filter(pa.array(among(found, changes, [START, END_FIELD])))
+            found = found.filter(pa.array(among(found, changes, [*self.plan.bounds])))
             before, after = self._top(found), self._top(pa.concat_tables([found, changes]))
             old = before.filter(pa.array(~among(before, after, before.column_names)))
             made = after.filter(pa.array(~among(after, before, before.column_names)))
@@ -249,7 +264,7 @@ class ChangingRanks(RankPerWindow):
         return self.plan.top(rows.filter(pc.invert(rows.column(GONE))).drop_columns([GONE]))
 
     def _groups(self, rows: pa.Table) -> pa.Array:
-        return pa.array(groups_of(hash_rows([whole(rows.column(END_FIELD))], rows.num_rows)))
+        return pa.array(groups_of(hash_rows([whole(rows.column(self.plan.bounds.end))], rows.num_rows)))
 
     def _is_own(self, rows: pa.Table) -> Mask:
         """Return which rows belong to windows of this task: all tasks get all that no longer holds."""
@@ -261,9 +276,9 @@ def _flagged(rows: pa.Table, *, gone: bool) -> pa.Table:
     return rows.append_column(GONE, pa.array(np.full(rows.num_rows, gone)))
 
 
-def window_ranks(rows: pa.Table, by: str) -> Numbers:
+def window_ranks(rows: pa.Table, by: str, bounds: BoundNames) -> Numbers:
     """Return the rank of each row in its window: 1 for the greatest value, equal ranks for equal ones; 0 for None."""
-    codes, _ = numbered([whole(rows.column(name)) for name in (START, END_FIELD)], rows.num_rows)
+    codes, _ = numbered([whole(rows.column(name)) for name in bounds], rows.num_rows)
     values = ranked(whole(rows.column(by)))
     order = order_of(codes, -values)
     codes, values = codes[order], values[order]

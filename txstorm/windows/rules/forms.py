@@ -8,14 +8,15 @@ one set of rules, and `WindowForm.held` alone knows of two conventions. Watermar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from txstorm.api.names import field_fault, near
 from txstorm.errors import InputError
 
 Held = TypeVar("Held", int, npt.NDArray[np.int64])
@@ -153,6 +154,47 @@ def signed_duration(given: Any, what: str) -> int:
         msg = f"{what}: expected a duration shorter than 9999 years, got {given!r}"
         raise InputError(msg)
     return length
+
+
+@dataclass(frozen=True)
+class BoundNames:
+    """Names of the columns in which results have the bounds of their window."""
+
+    start: str = "start"
+    end: str = "end"
+
+    @classmethod
+    def of(cls, what: str, names: Any) -> BoundNames:
+        """Return the names that a user gives as ``names={"end": "until"}``; None: Storm's.
+
+        Raises:
+            InputError: they are no mapping, of other columns, or no different names of fields.
+        """
+        known = [one.name for one in fields(cls)]
+        if not isinstance(names, Mapping | None):
+            msg = f"{what}: names: expected a mapping such as {{'end': 'until'}}, got {names!r}"
+            raise InputError(msg)
+        for name, given in (names or {}).items():
+            fault = field_fault(f"{what}: names", given)
+            if name not in known:
+                hint = near(name, known) if isinstance(name, str) else ""
+                fault = f"{what}: names: the bounds of a window are {' and '.join(known)}, got {name!r}{hint}"
+            elif fault is None and given.startswith("window_"):
+                fault = f"{what}: names: {given!r} starts with 'window_', as columns of windows do; choose another name"
+            if fault is not None:
+                raise InputError(fault)
+        made = cls(**(names or {}))
+        if made.start == made.end:
+            msg = f"{what}: names: start and end are both called {made.end!r}; choose different names"
+            raise InputError(msg)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.start, self.end))
+
+
+BOUNDS = BoundNames()
+"""Storm's names of them."""
 
 
 @dataclass(frozen=True)

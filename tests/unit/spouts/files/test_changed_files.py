@@ -154,7 +154,7 @@ def test_csv_that_grows_keeps_its_header(tmp_path):
     path = tmp_path / "a.csv"
     write(path, "")
     with pytest.raises(SpoutError, match="no header"):
-        Bench(FileSpout(path, fields=["x"]))
+        Bench(FileSpout(path))
     write(path, "x\n")
     bench = Bench(FileSpout(path))
     assert bench.plan(1) is NOT_READY

@@ -231,6 +231,8 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
     (tmp_path / "e.csv").write_text("y\n3\n")
     with pytest.raises(SpoutError, match=r"e\.csv: expected the header \['x'\], got \['y'\]"):
         read_all(FileSpout(tmp_path / "*.csv"))
+    (tmp_path / "f.csv").write_text("z,y,x\n4,5,6\n")  # named columns are found in each header
+    assert flat(read_all(FileSpout(tmp_path / "[ef].csv", fields="y"))) == [("3",), ("5",)]
 
 
 @pytest.mark.parametrize(
