@@ -112,12 +112,12 @@ class Misfits(ValueError):
         rows: row → reason; there is at least one.
     """
 
-    def __init__(self, rows: Mapping[int, str]) -> None:
+    def __init__(self, rows: Mapping[int, Misfit]) -> None:
         super().__init__(rows)
         self.rows = rows
 
     def __str__(self) -> str:
-        return self.rows[min(self.rows)]
+        return str(self.rows[min(self.rows)])
 
 
 def shown(value: object) -> str:
