@@ -8,10 +8,11 @@ as a column, and is stored as the same value, or refused, either way.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal
+from decimal import Clamped, Context, Decimal, Inexact, InvalidOperation, Overflow, Rounded, Subnormal
 from functools import cache
 from reprlib import Repr
 from typing import Any, TypeAlias
@@ -60,6 +61,8 @@ _MOST_DAYS = 999_999_999
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 _MOST_DIGITS = 76
 """Digits of the largest decimals of Arrow."""
+_MOST_PLAIN = 38
+"""Digits of the decimals that Arrow converts from Python's without wrapping."""
 LONGEST = 400
 """Maximum number of digits of a decimal that is written without an exponent."""
 EXACT = Context(prec=_MOST_DIGITS)
@@ -109,12 +112,12 @@ class Misfits(ValueError):
         rows: row → reason; there is at least one.
     """
 
-    def __init__(self, rows: Mapping[int, str]) -> None:
+    def __init__(self, rows: Mapping[int, Misfit]) -> None:
         super().__init__(rows)
         self.rows = rows
 
     def __str__(self) -> str:
-        return self.rows[min(self.rows)]
+        return str(self.rows[min(self.rows)])
 
 
 def shown(value: object) -> str:
@@ -231,34 +234,54 @@ def sifted(
 
 def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Like `fitting`, but raise one of `ARROW_ERRORS`, and without a search for the value."""
-    if _has(pa.types.is_decimal, kind):
-        values = _short_decimals(values, kind)
     wide = _wide(kind)
-    column = pa.array(values, wide)
+    if _has(pa.types.is_decimal, kind):
+        try:
+            column = pa.array(_short_decimals(values, kind, exact=False), wide)
+        except pa.ArrowInvalid:  # perhaps wrongly: see `_with_fewer_places`
+            column = pa.array(_short_decimals(values, kind, exact=True), wide)
+    else:
+        column = pa.array(values, wide)
     return _in_range(column if wide == kind else _cast(column, kind))
 
 
-def _short_decimals(values: Sequence[Any], kind: pa.DataType) -> Sequence[Any]:
-    """Return values of which Arrow can have the decimals; it wraps or crashes with some exponents.
+def _short_decimals(values: Sequence[Any], kind: pa.DataType, *, exact: bool) -> Sequence[Any]:
+    """Return values of which Arrow can have the decimals; it wraps or crashes with some digits and exponents.
+
+    Args:
+        values: the values.
+        kind: their type.
+        exact: whether all decimals get the digits after the point that the type has; otherwise only odd ones.
 
     Raises:
         ValueError: a decimal has more digits than the type `kind`.
     """
     if pa.types.is_list(kind):
-        return [None if one is None else _short_decimals(list(one), kind.value_type) for one in values]
+        return [one and _short_decimals(list(one), kind.value_type, exact=exact) for one in values]
     if pa.types.is_struct(kind):
         fields = [(field.name, field.type) for field in kind]
-        return [one and {name: _short_decimals([one[name]], inner)[0] for name, inner in fields} for one in values]
+        return [
+            one and {name: _short_decimals([one[name]], inner, exact=exact)[0] for name, inner in fields}
+            for one in values
+        ]
     if not pa.types.is_decimal(kind):
         return values
-    digits, least = kind.precision - kind.scale, -LONGEST
-    odd = [
-        one for one in values if isinstance(one, Decimal) and not least < one.adjusted() < digits and one.is_finite()
-    ]
-    if any(odd):
-        large = any(one.adjusted() >= digits for one in odd if one)
-        raise ValueError(_too_many(digits) if large else f"more than {kind.scale} digits after the decimal point")
-    return [Decimal(0) if isinstance(one, Decimal) and not one else one for one in values] if odd else values
+    digits, unit = kind.precision - kind.scale, Decimal(1).scaleb(-kind.scale)
+    usual = Context(
+        _MOST_PLAIN, Emax=max(0, digits - 1), Emin=-kind.scale, traps=[Clamped, Overflow, Rounded, Subnormal]
+    )
+    with suppress(ArithmeticError):
+        if not exact:
+            deque(map(usual.plus, [one for one in values if isinstance(one, Decimal)]), maxlen=0)
+            return values
+    context = Context(kind.precision, traps=[Inexact, InvalidOperation])
+    try:
+        return [one.quantize(unit, None, context) if isinstance(one, Decimal) else one for one in values]
+    except InvalidOperation:
+        large = any(one.is_finite() and one.adjusted() >= digits for one in values if isinstance(one, Decimal) and one)
+        raise ValueError(_too_many(digits) if large else "not a finite number") from None
+    except Inexact:
+        raise ValueError(_too_many_places(kind)) from None
 
 
 def _wide(kind: pa.DataType) -> pa.DataType:
@@ -280,7 +303,7 @@ def decimals_of(texts: Values, kind: pa.DataType) -> Values:
     """
     texts = pc.utf8_trim_whitespace(texts)
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
-    plain = rf"^[+-]?[0-9]{{1,{kind.precision - kind.scale}}}(\.[0-9]*)?$"
+    plain = rf"^[+-]?0?[0-9]{{0,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
     if pc.all(pc.match_substring_regex(texts, plain)).as_py() is not False:
         with suppress(pa.ArrowException):
             return texts.cast(kind)
@@ -409,9 +432,51 @@ def _cast(column: Values, kind: pa.DataType) -> Values:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     column = column.cast(_with_decimals(column.type, kind))
+    short = False
     for leaf, wanted in _leaves(column, kind):
         _check_narrowed(leaf, wanted)
-    return column.cast(kind)
+        short = short or _loses_places(leaf.type, wanted)
+    return _with_fewer_places(column, kind) if short else column.cast(kind)
+
+
+def _loses_places(given: pa.DataType, kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(given) and pa.types.is_decimal(kind) and kind.scale < given.scale)
+
+
+def _with_fewer_places(column: Values, kind: pa.DataType) -> Values:
+    """Convert decimals, perhaps in lists or structs, to a type with fewer digits after the point, if all are zeros.
+
+    Arrow refuses some that are: it divides decimals wrongly if the quotient is close to 2**63, 2**64 or other powers.
+    Then Python decides.
+    """
+    with suppress(ValueError):
+        short = column.cast(kind)
+        pairs = zip(_leaves(column, kind), _leaves(short, kind), strict=True)
+        if not any(_loses_places(one.type, wanted) and _lost(one, other) for (one, wanted), (other, _) in pairs):
+            return short
+    found = of_values(column.to_pylist(), kind)
+    return pa.chunked_array([found]) if isinstance(column, pa.ChunkedArray) else found
+
+
+def _lost(column: Values, short: Values) -> Decimal:
+    """Return the greatest difference of decimals to their `short` forms, without a division."""
+    wide = pa.decimal256(_MOST_DIGITS - 1, column.type.scale)
+    ends = pc.min_max(pc.subtract(_cast(column, wide), _cast(short, wide))).as_py()
+    return max((abs(end) for end in ends.values() if end is not None), default=Decimal(0))
+
+
+def nearest(column: Values, kind: pa.DataType) -> Values:
+    """Convert decimals to a type with perhaps fewer digits after the point, rounded to the nearest.
+
+    Raises:
+        ValueError: one is half way between two, or out of range, or Arrow has rounded it wrongly (see `converted`).
+    """
+    if not _loses_places(column.type, kind):
+        return converted(column, kind)
+    short = pc.round(column, kind.scale, "half_to_even").cast(kind)
+    if _lost(column, short) * 2 >= Decimal(1).scaleb(-kind.scale):
+        raise ValueError(_too_many_places(kind))
+    return short
 
 
 def _with_decimals(given: pa.DataType, kind: pa.DataType) -> pa.DataType:
@@ -460,6 +525,10 @@ def _check_narrowed(leaf: pa.Array, kind: pa.DataType) -> None:
 
 def _too_many(digits: int) -> str:
     return f"more than {digits} digits before the decimal point"
+
+
+def _too_many_places(kind: pa.DataType) -> str:
+    return f"more than {kind.scale} digits after the decimal point"
 
 
 def _in_range(column: Values) -> Values:

@@ -1,8 +1,9 @@
 """Typed columns: one value has the same fate as a value and in a column; nothing wraps, and sums are exact or refused."""
 
 import ast
+from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import txstorm
-from txstorm.typed import Misfit, column_of, converted, decimals_of, fits, python_values, rows_out_of_range
+from txstorm.typed import Misfit, column_of, converted, decimals_of, fits, nearest, python_values, rows_out_of_range
 
+PYTHON = Context(prec=200)
 DECIMAL, TIME = pa.decimal128(38, 18), pa.timestamp("us", "UTC")
 KINDS = [
     *(pa.bool_(), pa.int8(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.string(), pa.binary()),
@@ -70,6 +72,31 @@ def test_a_decimal_in_a_text_is_the_one_that_python_reads(text):
     assert outcome(decimals_of, pa.array([text, "", " 1 "]), DECIMAL) == outcome(
         column_of, [Decimal(text), None, Decimal(1)], DECIMAL
     )
+
+
+@given(
+    st.tuples(st.sampled_from([31, 63, 64, 95, 96, 127, 128]), st.sampled_from([1, 3]), st.integers(-1, 1)),
+    st.sampled_from([DECIMAL, pa.decimal128(38, 0), pa.decimal128(38, 38), pa.decimal128(18, 2)]),
+    st.tuples(st.integers(0, 50), st.integers(0, 40), st.sampled_from([0, 0, 1, -1])),
+)
+@example((64, 1, -1), DECIMAL, (32, 14, 0))  # Arrow refuses it
+@example((128, 1, 0), DECIMAL, (58, 20, 0))  # of such texts and decimals Arrow makes others
+@example((31, 1, 1), pa.decimal128(18, 2), (41, 8, -1))  # Arrow makes 0 of it
+def test_decimals_close_to_powers_of_two_keep_their_value_or_are_refused(power, kind, places):
+    number = ((power[1] << power[0]) + power[2]) * 10 ** places[1] + places[2]
+    value = Decimal(number).scaleb(-places[0], PYTHON)
+    short = PYTHON.scaleb(value, kind.scale)
+    fit = value if short == short.to_integral_value() and abs(short) < 10**kind.precision else None
+    ways = {"value": lambda: column_of([value], kind), "text": lambda: decimals_of(pa.array([f"{value:f}"]), kind)}
+    ways["list"] = lambda: column_of([[value]], pa.list_(kind)).flatten()
+    if number < 10**76:
+        column = pa.array([str(number)]).cast(pa.decimal256(76, 0)).view(pa.decimal256(76, places[0]))
+        ways["column"] = lambda: converted(pa.chunked_array([column[:0], column]), kind)
+        with suppress(ValueError):  # otherwise Python decides
+            assert abs(PYTHON.subtract(nearest(column, kind)[0].as_py(), value)) * 2 <= Decimal(1).scaleb(-kind.scale)
+    for way, convert in ways.items():
+        with nullcontext() if fit is not None else pytest.raises(Misfit):
+            assert convert().to_pylist() == [fit], way
 
 
 @pytest.mark.parametrize("text", ["x", "1_0", "NaN", "1e", "٣", "--1"])

@@ -30,7 +30,6 @@ from txstorm.bolts.operators import (
     coalesced,
     computed,
     decimal_type,
-    fewer_places,
     is_decimal,
     is_number,
     mapped,
@@ -40,7 +39,7 @@ from txstorm.bolts.operators import (
 )
 from txstorm.errors import InputError
 from txstorm.keys import decimal_text
-from txstorm.typed import converted, decimals_of, shown
+from txstorm.typed import converted, decimals_of, nearest, shown
 
 _SPACE = "".join(one for one in map(chr, range(0x3001)) if one.isspace())
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
@@ -183,7 +182,7 @@ def cast(one: Bound, kind: pa.DataType, text: str) -> Bound:
         places = rf"(\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
         quick = _if_all_match(f"-?[0-9]{{1,{kind.precision}}}{places}", lambda column: decimals_of(column, kind))
     elif pair[0] == "decimal":
-        quick = partial(fewer_places, kind=kind)
+        quick = partial(nearest, kind=kind)
     elif pair[0] == "int":
         quick = partial(converted, kind=kind)
     return computed(text, quick, lambda value: rounded(slow(value), kind.scale), kind, one)
@@ -293,7 +292,7 @@ def _round(text: str, one: Bound, digits: Bound | None = None) -> Bound:
         return one
     kind = pa.decimal128(DIGITS, max(0, places))
 
-    quick = partial(fewer_places, kind=kind) if places >= 0 else None
+    quick = partial(nearest, kind=kind) if places >= 0 else None
     return computed(text, quick, lambda value: rounded(value, places), kind, one)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import InputError
-from txstorm.typed import ARROW_ERRORS, Misfit, column_of, converted, python_type, python_values, shown
+from txstorm.typed import ARROW_ERRORS, Misfit, column_of, converted, nearest, python_type, python_values, shown
 
 NULL, BOOL, INT, FLOAT, STR, DATE = pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 TIME = pa.timestamp("us", tz="UTC")
@@ -262,27 +262,9 @@ def arithmetic(symbol: str, left: Bound, right: Bound, text: str) -> Bound:
 
     def by_column(a: pa.Array, b: pa.Array) -> pa.Array:
         result = fast(*(converted(c, pa.decimal256(n, c.type.scale)) for c, n in ((a, DIGITS), (b, DIGITS - 2))))
-        return fewer_places(result, kind)
+        return nearest(result, kind)
 
     return computed(text, None if symbol == "/" else by_column, by_value, kind, left, right)
-
-
-def fewer_places(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert decimals to a type with perhaps fewer digits after the point, rounded to the nearest.
-
-    Raises:
-        ValueError: one is half way between two, or Arrow has rounded it wrongly: it divides decimals wrongly if the
-            quotient is close to 2**63 or 2**64, such as 18.4467440737095516159 for 18 digits.
-    """
-    if column.type.scale <= kind.scale:
-        return converted(column, kind)
-    short = converted(pc.round(column, kind.scale, "half_to_even"), kind)
-    given, scale = column.type, column.type.scale
-    wide = converted(column, pa.decimal256(max(given.precision, DIGITS), scale))
-    rest = pc.min_max(pc.subtract(wide, converted(short, pa.decimal256(DIGITS - kind.scale + scale, scale)))).as_py()
-    if any(end is not None and end.copy_abs() * 2 >= Decimal(1).scaleb(-kind.scale) for end in rest.values()):
-        raise ValueError
-    return short
 
 
 def rounded(value: Decimal, places: int, mode: str = ROUND_HALF_UP) -> Decimal:

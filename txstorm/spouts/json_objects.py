@@ -23,6 +23,7 @@ from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError
 from txstorm.typed import (
     ARROW_ERRORS,
+    Misfit,
     decimal_digits,
     misfit,
     of_values,
@@ -60,7 +61,7 @@ class ObjectColumns(NamedTuple):
     """Fields of JSON objects as a record batch with all rows, null in bad ones; row → reason of each bad one."""
 
     batch: pa.RecordBatch
-    bad: Mapping[int, str]
+    bad: Mapping[int, Misfit]
 
     def good(self) -> pa.RecordBatch:
         """Return the rows that are not bad."""
@@ -88,12 +89,12 @@ class JsonObjects:
 
     def read(self, texts: Sequence[str | bytes | None]) -> ObjectColumns:
         """Read the objects in `texts`, which are UTF-8 if they are bytes."""
-        bad: dict[int, str] = {}
+        bad: dict[int, Misfit] = {}
         records = self._records(texts, bad)
         columns = [self._column(name, records, texts, bad) for name in self.types]
         return ObjectColumns(pa.RecordBatch.from_arrays(columns, schema=self._schema), bad)
 
-    def _records(self, texts: Sequence[str | bytes | None], bad: dict[int, str]) -> list[dict[str, Any]]:
+    def _records(self, texts: Sequence[str | bytes | None], bad: dict[int, Misfit]) -> list[dict[str, Any]]:
         """Return the objects, empty ones in place of bad records."""
         decoder = _EXACT if self._is_exact else _PLAIN
         read, records = decoder.raw_decode, []
@@ -108,12 +109,14 @@ class JsonObjects:
                         found = decoder.decode(text)
             except (ValueError, RecursionError, ArithmeticError) as error:
                 why = "the exponent of a number is too large" if isinstance(error, ArithmeticError) else error
-                bad[row] = f"expected JSON objects; got a record that is no JSON: {why}"
+                bad[row] = Misfit(f"expected JSON objects; got a record that is no JSON: {why}")
             else:
                 if type(found) is dict:
                     records.append(found)
                     continue
-                bad[row] = f"expected JSON objects; got {'null, or no value' if found is None else shown(found)}"
+                bad[row] = Misfit(
+                    f"expected JSON objects; got {'null, or no value' if found is None else shown(found)}"
+                )
             records.append({})
         return records
 
@@ -122,7 +125,7 @@ class JsonObjects:
         name: str,
         records: Sequence[Mapping[str, Any]],
         texts: Sequence[str | bytes | None],
-        bad: dict[int, str],
+        bad: dict[int, Misfit],
     ) -> pa.Array:
         """Return the values of one field as a column; those that do not fit are None, and their records are bad."""
         kind = self.types[name]
@@ -148,7 +151,7 @@ class JsonObjects:
         faults |= {row: f": {_text_of(values[row])} does not fit {kind}" for row in wrong}
         expected = str(kind) if pa.types.is_nested(kind) else _NAMED.get(python, python.__name__)
         for row, fault in faults.items():
-            bad.setdefault(row, f"field {name!r}: expected {expected} or null{fault}")
+            bad.setdefault(row, Misfit(f"field {name!r}: expected {expected} or null{fault}").of(name, kind))
         return column
 
 

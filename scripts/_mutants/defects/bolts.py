@@ -20,13 +20,6 @@ MUTANTS = (
         EXPRESSIONS,
     ),
     Mutant(
-        "decimals_are_rounded_as_arrow_divides_them",
-        "fewer_places",
-        "end.copy_abs() * 2 >= Decimal(1).scaleb(-kind.scale)",
-        "False",
-        EXPRESSIONS,
-    ),
-    Mutant(
         "ints_beyond_floats_are_compared_as_floats",
         "comparison",
         "INT in (left.kind, right.kind) and kind == FLOAT and left.constant is None and right.constant is None",

@@ -46,6 +46,27 @@ MUTANTS = (
         "tests/unit/test_typed.py",
     ),
     Mutant(
+        "exact_decimals_are_refused_as_arrow_divides_them",
+        "of_values",
+        "_short_decimals(values, kind, exact=True)",
+        "_short_decimals(values, kind, exact=False)",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "decimals_of_many_digits_wrap",
+        "_short_decimals",
+        "[Clamped, Overflow, Rounded, Subnormal]",
+        "[Clamped, Overflow, Subnormal]",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
+        "decimals_are_rounded_as_arrow_divides_them",
+        "nearest",
+        "_lost(column, short) * 2 >= Decimal(1).scaleb(-kind.scale)",
+        "False",
+        "tests/unit/test_typed.py",
+    ),
+    Mutant(
         "one_value_of_another_type_is_cast",
         "fits",
         "return (one, other) in _WIDENED",

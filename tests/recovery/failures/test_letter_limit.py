@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from decimal import Decimal
 
 import pytest
 from seeded import seeded
@@ -191,12 +192,21 @@ def test_by_default_more_than_half_of_a_component_is_too_much(numbers, settings,
     ],
     ids=["all", "few", "the first 1,000", "one fits", "one fits later"],
 )
-def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(values, limit, committed, data_dir):
-    builder = TransactionalTopologyBuilder("typed", "values", MemoryTransactionalSpout([values], "n", take=100))
-    builder.set_bolt("keep", DeltaSink("rows", {"n": int}), 2).shuffle_grouping("values")
+@pytest.mark.parametrize("source", ["memory", "csv", "json", "decimals"])
+def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(source, values, limit, committed, data_dir, tmp_path):
+    spout, component = MemoryTransactionalSpout([values], "n", take=100), "keep"
+    kind = Decimal if source == "decimals" else int
+    if source != "memory":  # the spout itself knows the type
+        name, component = "n.json" if source == "json" else "n.csv", "values"
+        texts = [json.dumps({"n": n}) if source == "json" else f"1,{'' if n is None else n}" for n in values]
+        (tmp_path / name).write_text("\n".join([*(["k,n"] if name == "n.csv" else []), *texts]))
+        spout = FileSpout(tmp_path / name, fields=["n"], types={"n": kind}, max_batch_rows=100)
+    builder = TransactionalTopologyBuilder("typed", "values", spout)
+    builder.set_bolt("keep", DeltaSink("rows", {"n": kind}), 2).shuffle_grouping("values")
     builder.set_settings({"on_error": "dead_letter", "max_dead_letters": limit})
     handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
-    none_fits = pytest.raises(TopologyFailed, match=r"none of the [0-9,]* values of 'n' that component 'keep' has")
+    message = rf"none of the [0-9,]* values of 'n' that component '{component}' has"
+    none_fits = pytest.raises(TopologyFailed, match=message)
     with nullcontext() if 1 in values[:1000] else none_fits:
         handle.awaitTermination(60)
     assert handle.committed == committed

@@ -274,7 +274,7 @@ class DeadLetterRun:
         except RAISED as error:
             row = self._row(component, error)
             if isinstance(error, Misfits):
-                return {first + number: replace(row, message=why) for number, why in error.rows.items()}
+                return {first + n: replace(row, message=str(why), column=why.column) for n, why in error.rows.items()}
         else:
             return {}
         if count < 2:

@@ -23,6 +23,8 @@ from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
 from txstorm.typed import Misfit, decimals_of
 
+_COLUMN = re.compile(r"In CSV column #(\d+)")
+
 
 @dataclass(frozen=True)
 class CsvFormat(SkippingBlanks):
@@ -122,7 +124,7 @@ class CsvFormat(SkippingBlanks):
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
-            raise self._wrong(self._message(error), data, row) from None
+            raise self._wrong(self._message(error), data, row, self._column(error)) from None
         if self._is_open(data):
             raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
         if len(table) != rows:
@@ -137,10 +139,10 @@ class CsvFormat(SkippingBlanks):
         data = b"".join(records[number] for number in numbers)
         if b'"' in data or b"\r" in data.replace(b"\r\n", b""):
             return found  # Arrow's rows may be others: they are decoded piece by piece
-        wrong: dict[int, str] = {}
+        wrong: dict[int, tuple[str, str | None]] = {}
 
         def skip(row: Any) -> str:
-            wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
+            wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}", None
             return "skip"
 
         try:
@@ -152,11 +154,15 @@ class CsvFormat(SkippingBlanks):
             if name in self.fields and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
                 for row, text in _no_numbers(table[name].combine_chunks(), kind):
                     why = f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
-                    wrong.setdefault(rows[row], why)
-        return found | {numbers[row]: self._wrong(why, records[numbers[row]]) for row, why in wrong.items()}
+                    wrong.setdefault(rows[row], (why, name))
+        return found | {
+            numbers[row]: self._wrong(why, records[numbers[row]], column=column) for row, (why, column) in wrong.items()
+        }
 
-    def _wrong(self, why: str, data: bytes, row: int | None = None) -> Undecodable:
-        return Undecodable(f"{why}: {shown(data)}", "correct the file or the types", row)
+    def _wrong(self, why: str, data: bytes, row: int | None = None, column: str | None = None) -> Undecodable:
+        kind = self.types.get(column or "")
+        misfit = None if column is None or kind is None else Misfit(why).of(column, kind)
+        return Undecodable(f"{why}: {shown(data)}", "correct the file or the types", row, misfit)
 
     def _with_decimals(self, table: pa.Table, data: bytes) -> pa.Table:
         for number, name in enumerate(table.column_names):
@@ -164,7 +170,7 @@ class CsvFormat(SkippingBlanks):
                 try:
                     column = decimals_of(table.column(number), kind)
                 except Misfit as error:
-                    raise self._wrong(f"column {name!r}: {error}", data) from None
+                    raise self._wrong(f"column {name!r}: {error}", data, column=name) from None
                 table = table.set_column(number, name, column)
         return table
 
@@ -183,7 +189,12 @@ class CsvFormat(SkippingBlanks):
         wrong = re.match(r"Expected \d+ columns, got \d+", text)
         if wrong is not None:
             return wrong[0]
-        return re.sub(r"In CSV column #(\d+)", lambda found: f"column {self.columns[int(found[1])]!r}", text)
+        return _COLUMN.sub(lambda _: f"column {self._column(error)!r}", text)
+
+    def _column(self, error: pa.ArrowInvalid) -> str | None:
+        """Return the column whose value Arrow could not convert."""
+        found = _COLUMN.search(str(error))
+        return None if found is None else self.columns[int(found[1])]
 
     def _options(
         self, size: int, types: Mapping[str, pa.DataType], skip: Callable[[Any], str] | None = None

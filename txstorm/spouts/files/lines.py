@@ -23,6 +23,7 @@ from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.spouts.json_objects import JsonObjects
+from txstorm.typed import Misfit
 
 Offsets = npt.NDArray[np.int64]
 READ_BYTES = 1 << 20
@@ -244,16 +245,19 @@ class Undecodable(Exception):
         why: the fault.
         cure: the remedy, for the message.
         row: number of the record among those being decoded, if it is known.
+        misfit: the value that does not fit the declared type of a column, if that is the fault.
     """
 
-    def __init__(self, why: str, cure: str, row: int | None = None) -> None:
+    def __init__(self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None) -> None:
         super().__init__(why)
         self._cure = cure
-        self.row = row
+        self.row, self.misfit = row, misfit
 
     def error(self, place: Place) -> SpoutError:
         """Return the error to report if the bytes are exactly one record, at `place`."""
-        return SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
+        error = SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
+        error.__cause__ = self.misfit
+        return error
 
 
 SHOWN = 80
@@ -407,7 +411,8 @@ class TypedJsonFormat(SkippingBlanks):
             found = self.objects.read(list(filter(None, data.split(b"\n"))))
         for number in sorted(found.bad):
             text = records.piece(number, number + 1)
-            fault = Undecodable(f"{found.bad[number]}: {shown(text)}", "correct the file or the types")
+            why = found.bad[number]
+            fault = Undecodable(f"{why}: {shown(text)}", "correct the file or the types", misfit=why)
             records.refuse(number, self.invalid([text]).get(0, fault), collector)
         collector.origin(partial(_described, records, found.good_rows()))
         collector.emit_batch(found.good())

@@ -11,15 +11,19 @@ import pyarrow as pa
 
 from txstorm.errors import FailedException, SettingError, SpoutError
 from txstorm.spouts.json_objects import JsonObjects, declared_types
+from txstorm.typed import Misfit
 
 Raw = Sequence[bytes | None]
 
 
 class Decoded(NamedTuple):
-    """A decoded column, and the rows that could not be decoded: null in the column, with a mapping row → reason."""
+    """A decoded column, and the rows that could not be decoded: null in the column, with a mapping row → reason.
+
+    A reason may be a `Misfit`, which knows the field whose declared type does not fit.
+    """
 
     column: pa.Array | list[Any]
-    bad: Mapping[int, str]
+    bad: Mapping[int, str | Misfit]
 
 
 class Decoder(Protocol):

@@ -16,7 +16,7 @@ from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
 from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
-from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME
+from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME, Misfit
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")
@@ -101,7 +101,7 @@ class _Piece:
         self._fields: Mapping[str, pa.Array] = {}
 
     def emit(self, collector: Collector) -> None:
-        bad: dict[int, str] = {}
+        bad: dict[int, Misfit] = {}
         messages = self._messages
         if self._source.typed:
             value = self._decoded("value", bad)
@@ -119,12 +119,12 @@ class _Piece:
                 if row not in bad:
                     collector.emit(*values)
 
-    def _good(self, bad: dict[int, str]) -> pa.Array:
+    def _good(self, bad: dict[int, Misfit]) -> pa.Array:
         good = np.ones(len(self._messages), bool)
         good[list(bad)] = False
         return pa.array(good)
 
-    def _column(self, name: str, bad: dict[int, str]) -> Any:
+    def _column(self, name: str, bad: dict[int, Misfit]) -> Any:
         if name in self._fields:
             return self._fields[name]
         if name in ("key", "value"):
@@ -133,11 +133,12 @@ class _Piece:
             return self._timestamp_column(bad)
         return getattr(self, f"_{name}_column")()
 
-    def _decoded(self, name: str, bad: dict[int, str]) -> Any:
+    def _decoded(self, name: str, bad: dict[int, Misfit]) -> Any:
         decoder = self._source.key if name == "key" else self._source.value
         decoded = decoder.column(self.keys if name == "key" else self.values)
         for row, why in decoded.bad.items():
-            bad.setdefault(row, f"its {name} cannot be decoded: {why}")
+            bad.setdefault(row, fault := Misfit(f"its {name} cannot be decoded: {why}"))
+            fault.column = why.column if isinstance(why, Misfit) else None
         return decoded.column
 
     def _topic_column(self) -> pa.Array:
@@ -149,22 +150,23 @@ class _Piece:
     def _offset_column(self) -> pa.Array:
         return pa.array(self.offsets)
 
-    def _timestamp_column(self, bad: dict[int, str]) -> pa.Array:
+    def _timestamp_column(self, bad: dict[int, Misfit]) -> pa.Array:
         times = [_micros(message) for message in self._messages]
         for row, time in enumerate(times):
             if time is not None and not FIRST_MICROS <= time <= LAST_MICROS:
-                bad.setdefault(row, f"its timestamp, {time // 1000} ms, is {NO_TIME}")
+                bad.setdefault(row, Misfit(f"its timestamp, {time // 1000} ms, is {NO_TIME}"))
                 times[row] = None
         return pa.array(times, pa.int64()).cast(TIME)
 
     def _headers_column(self) -> pa.Array:
         return pa.array([_headers(message) for message in self._messages], HEADERS)
 
-    def _refuse(self, row: int, why: str, collector: Collector) -> None:
+    def _refuse(self, row: int, why: Misfit, collector: Collector) -> None:
         offset = int(self.offsets[row])
         error = SpoutError(
             f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder{LEAVE_OUT}"
         )
+        error.__cause__ = why
         collector.refuse(error, self._record(row))
 
     def _record(self, row: int) -> dict[str, Any]:
