@@ -207,26 +207,66 @@ def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def sifted(
-    values: Sequence[Any], kind: pa.DataType, convert: Callable[[Sequence[Any], pa.DataType], Values]
+    values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], Values], doubtful: Sequence[int] = ()
 ) -> tuple[Values, list[int]]:
-    """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows."""
-    column: Values = ()
-    wrong: list[int] = []
-    waiting = [(0, len(values))]
+    """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows.
+
+    Args:
+        values: a sequence, or an Arrow array.
+        kind: the type of the column.
+        convert: raises one of `ARROW_ERRORS` if a value cannot be converted.
+        doubtful: rows that are tried one by one, as the others are by halves, which costs more for each bad one.
+    """
+    rest, wrong = _without(values, doubtful), list[int]()
+    column: Values | None = None
+    for row in doubtful:
+        try:
+            convert(values[row : row + 1], kind)
+        except ARROW_ERRORS:
+            wrong.append(row)
+    waiting = [(0, len(rest))]
     while waiting:
         first, count = waiting.pop()
         try:
-            column = convert(values[first : first + count], kind)
+            column = convert(rest[first : first + count], kind)
         except ARROW_ERRORS:
-            half, column = count // 2, ()
+            half, column = count // 2, None
             if count < 2:
                 wrong.append(first)
             else:
                 waiting += [(first + half, count - half), (first, half)]
-    if len(column) < len(values):
-        bad = set(wrong)
-        column = convert([None if row in bad else value for row, value in enumerate(values)], kind)
-    return column, wrong
+    if column is None or len(column) < len(values) or len(wrong) < len(doubtful):
+        column = convert(_without(values, wrong), kind)
+    return column, sorted(wrong)
+
+
+def _without(values: Any, rows: Sequence[int]) -> Any:
+    """Return `values`, a sequence or an Arrow array, with None in some rows."""
+    if not isinstance(values, pa.Array):
+        bad = set(rows)
+        return [None if row in bad else value for row, value in enumerate(values)] if bad else values
+    mask = np.zeros(len(values), bool)
+    mask[rows] = True
+    return pc.if_else(pa.array(mask), None, values)
+
+
+_DAY = r"\d{4}-(02-(0[1-9]|[12]\d)|(0[469]|11)-(0[1-9]|[12]\d|30)|(0[13578]|1[02])-(0[1-9]|[12]\d|3[01]))"
+_CLOCK = r"[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+_ZONE = r"(Z|[+-][01]\d:?[0-5]\d)"
+
+
+def shape_of(kind: pa.DataType) -> str | None:
+    """Return a pattern of texts that usually are values of a type, as most others are not; None if there is none."""
+    if pa.types.is_integer(kind):
+        most = str(sum_bounds(kind)[1])
+        return rf"^-?[0-{int(most[0]) - 1}]?\d{{1,{len(most) - 1}}}$"
+    if pa.types.is_floating(kind):
+        return r"^-?\d{1,17}(\.\d{1,17})?([eE][+-]?\d\d?)?$"
+    if pa.types.is_decimal(kind):
+        return rf"^[+-]?\d{{1,{kind.precision - kind.scale}}}(\.\d{{1,{max(kind.scale, 1)}}})?$"
+    if pa.types.is_timestamp(kind):
+        return f"^{_DAY}{_CLOCK}{'' if kind.tz is None else _ZONE}$"
+    return f"^{_DAY}$" if pa.types.is_date(kind) else None
 
 
 def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,13 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from txstorm.errors import SpoutError
-from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
-from txstorm.typed import Misfit, decimals_of
+from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, shown, without_blanks
+from txstorm.typed import Misfit, decimals_of, shape_of, sifted
+
+_OPEN = "a quote opened in the record is never closed"
+_RETURN = "a lone carriage return in a value is not quoted"
+_BOOLS = pa.array([None, "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
+"""Texts of which Arrow's reader of CSV makes a boolean, or null."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +77,21 @@ class CsvFormat(SkippingBlanks):
 
     def _record_end(self, data: bytes, start: int) -> int | None:
         """Return the end offset of the record at `start`: 0 if there is no line end yet, None if a quote is open."""
-        ends = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode()))
-        while True:
-            while data[start : start + 1] == b'"':  # a quoted value, or its continuation after an escaped quote
-                start = data.find(b'"', start + 1) + 1
-                if not start:
-                    return None
-            end = ends.search(data, start)
-            if end is None:
-                return 0
-            if end.group() == b"\n":
-                return end.end()
-            start = end.end()
+        stop: int | None = start
+        while stop is not None:
+            stop = self._value_end(data, stop)
+            if not stop or data[stop - 1] == 10:
+                break
+        return stop
+
+    def _value_end(self, data: bytes, start: int) -> int | None:
+        """Return the offset after the value at `start` and what ends it; otherwise like `_record_end`."""
+        while data[start : start + 1] == b'"':  # a quoted value, or its continuation after an escaped quote
+            start = data.find(b'"', start + 1) + 1
+            if not start:
+                return None
+        end = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode())).search(data, start)
+        return 0 if end is None else end.end()
 
     def start(self, path: str) -> int:
         """Return the offset after the byte order mark and the header, which must name the columns."""
@@ -97,45 +106,111 @@ class CsvFormat(SkippingBlanks):
         super().probe(path)
         self.start(path)
 
-    def decode(self, data: bytes, rows: int) -> pa.Table:
-        """Parse `data` with Arrow."""
+    def decode(self, records: Records) -> Parsed:
+        """Parse the records with Arrow; if it stops at a fault, those without a known one, by parts."""
+        if self.errors == "replace":
+            records = Records(self._text(records.data).encode(), records.rows, self._ends)
         try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), self.types))
+            return Parsed(self._parsed(records), {})
+        except Undecodable:
+            faults = self._faults(records)
+        return self._by_parts(records.without(faults)).beside(faults, records)
+
+    def _parsed(self, records: Records) -> pa.Table:
+        """Parse all records; raise `Undecodable` if one is invalid."""
+        data, rows = records.data, records.rows
+        try:
+            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), self.types, self.fields))
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
             raise self._wrong(self._message(error), data, row) from None
         if self._is_open(data):
-            raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
+            raise Undecodable(f"{_OPEN}: {shown(data)}", "correct the file")
         if len(table) != rows:
-            why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
-            raise Undecodable(f"{why}: {shown(data)}", "quote the value")
+            raise Undecodable(
+                f"expected {rows} records, parsed {len(table)}: {_RETURN}: {shown(data)}", "quote the value"
+            )
         return self._with_decimals(table, data)
 
-    def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
-        """Find the records with another number of values, or with a value that Arrow cannot convert."""
-        found = super().invalid(records)
-        numbers = [number for number in range(len(records)) if number not in found]
-        data = b"".join(records[number] for number in numbers)
-        if b'"' in data or b"\r" in data.replace(b"\r\n", b""):
-            return found  # Arrow's rows may be others: they are decoded piece by piece
+    def _by_parts(self, records: Records) -> Parsed:
+        """Parse what is before and after an invalid record, or the halves if it is not known which record that is."""
+        good, faults = list[pa.Table](), dict[int, Undecodable]()
+        waiting = [(0, records.rows)] if records.rows else []
+        while waiting:
+            first, last = waiting.pop()
+            try:
+                good.append(self._parsed(records.part(first, last)))
+            except Undecodable as fault:
+                if last - first == 1:
+                    faults[first] = fault
+                    continue
+                bad = None if fault.row is None else first + fault.row
+                cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
+                waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
+        return Parsed(pa.concat_tables(good).combine_chunks() if good else None, faults)
+
+    def _faults(self, records: Records) -> dict[int, Undecodable]:
+        """Return number → fault of records with another number of values, or with a value that Arrow cannot convert.
+
+        All are read as text, and each column is then searched: one reading for all faults.
+        """
+        found = self._misquoted(records)
+        left = records.without(found)
         wrong: dict[int, str] = {}
 
         def skip(row: Any) -> str:
             wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
             return "skip"
 
+        typed = {name: self.types[name] for name in self.fields if name in self.types}
         try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), {}, skip))
+            options = self._options(len(left.data), {}, list(typed) or self.fields[:1], skip)
+            table = pa_csv.read_csv(pa.py_buffer(left.data), *options)
         except pa.ArrowInvalid:
             return found
-        rows = [row for row in range(len(numbers)) if row not in wrong]
-        for name, kind in self.types.items():
-            if name in self.fields and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                for row, text in _no_numbers(table[name].combine_chunks(), kind):
-                    why = f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
-                    wrong.setdefault(rows[row], why)
-        return found | {numbers[row]: self._wrong(why, records[numbers[row]]) for row, why in wrong.items()}
+        if len(table) + len(wrong) != left.rows:
+            return found
+        rows = left.others(wrong)
+        for name, kind in typed.items():
+            texts = table[name].combine_chunks()
+            for row in _unfit(texts, kind):
+                why = f"column {name!r}: CSV conversion error to {kind}: invalid value {texts[row].as_py()!r}"
+                wrong.setdefault(int(rows[row]), why)
+        faults = {row: self._wrong(why, left[row]) for row, why in wrong.items()}
+        return dict(Parsed(None, faults).beside(found, records).faults)
+
+    def _misquoted(self, records: Records) -> dict[int, Undecodable]:
+        """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
+        bytes_ = np.frombuffer(records.data, np.uint8)
+        returns = np.flatnonzero(bytes_ == 13)
+        odd = [returns[np.append(bytes_, 10)[returns + 1] != 10]]
+        if b'"' in records.data:
+            quotes = np.flatnonzero(bytes_ == 34)
+            owners = records.ends.searchsorted(quotes, "right")
+            opens = (np.arange(len(quotes)) - owners.searchsorted(owners)) % 2 == 0
+            begins = np.isin(bytes_[quotes - 1], np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (
+                quotes == 0
+            )
+            last = np.append(owners[1:] != owners[:-1], True)
+            odd += [quotes[opens & (last | ~begins)]]
+        faults = {}
+        for number in np.unique(records.ends.searchsorted(np.concatenate(odd), "right")).tolist():
+            record = records[number].strip(b"\r\n")
+            if fault := self._misquoting(record + b"\n"):
+                faults[number] = Undecodable(f"{fault}: {shown(record)}", "correct the file, or quote the value")
+        return faults
+
+    def _misquoting(self, record: bytes) -> str:
+        """Return why Arrow does not see exactly one record; empty if it does."""
+        start = 0
+        while (stop := self._value_end(record, start)) is not None:
+            if record[stop - 1] == 13 and record[stop] != 10:
+                return _RETURN
+            if stop == len(record):
+                return ""
+            start = stop
+        return _OPEN
 
     def _wrong(self, why: str, data: bytes, row: int | None = None) -> Undecodable:
         return Undecodable(f"{why}: {shown(data)}", "correct the file or the types", row)
@@ -168,7 +243,11 @@ class CsvFormat(SkippingBlanks):
         return re.sub(r"In CSV column #(\d+)", lambda found: f"column {self.columns[int(found[1])]!r}", text)
 
     def _options(
-        self, size: int, types: Mapping[str, pa.DataType], skip: Callable[[Any], str] | None = None
+        self,
+        size: int,
+        types: Mapping[str, pa.DataType],
+        fields: Sequence[str],
+        skip: Callable[[Any], str] | None = None,
     ) -> Iterable[Any]:
         types = {name: types.get(name, pa.string()) for name in self.columns}
         types = {name: pa.string() if pa.types.is_decimal(kind) else kind for name, kind in types.items()}
@@ -176,25 +255,25 @@ class CsvFormat(SkippingBlanks):
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(self.fields)
+                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(fields)
             ),
         )
 
 
-def _no_numbers(given: pa.StringArray, kind: pa.DataType) -> Iterator[tuple[int, str]]:
-    """Yield row and text of what Arrow cannot convert to a number of `kind`, which it parses in CSV as in a cast."""
-    texts = pc.utf8_trim(pc.if_else(pc.equal(given, ""), None, given), " \t")
-    waiting = [(0, len(texts))]
-    while waiting:
-        first, count = waiting.pop()
-        try:
-            texts.slice(first, count).cast(kind)
-        except pa.ArrowInvalid:
-            half = count // 2
-            if count == 1:
-                yield first, given[first].as_py()
-            else:
-                waiting += [(first, half), (first + half, count - half)]
+def _unfit(given: pa.StringArray, kind: pa.DataType) -> list[int]:
+    """Return the rows of texts that Arrow's reader of CSV cannot convert; it parses them as in a cast."""
+    texts = pc.if_else(pc.equal(given, ""), None, given)
+    if pa.types.is_boolean(kind):
+        rows: list[int] = pc.indices_nonzero(pc.invert(pc.is_in(texts, _BOOLS))).to_pylist()
+        return rows
+    shape = shape_of(kind)
+    if shape is None:
+        return []
+    if not pa.types.is_timestamp(kind):
+        texts = pc.utf8_trim(texts, " \t")
+    doubtful = pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape))).to_pylist()
+    convert = decimals_of if pa.types.is_decimal(kind) else pa.StringArray.cast
+    return sifted(texts, kind, convert, doubtful)[1]
 
 
 def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
