@@ -49,20 +49,43 @@ class CsvFormat(SkippingBlanks):
         ends = np.flatnonzero(bytes_ == 10) + 1
         if b'"' in data:
             quotes = np.flatnonzero(bytes_ == 34)
-            before = bytes_[np.maximum(quotes[::2] - 1, 0)]
-            usual = np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes[::2] == 0)
+            usual = self._begin_values(bytes_, quotes[::2])
             if usual.all() and not (final and len(quotes) % 2):
                 ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
             else:
                 ends = self._scanned(data, ends, final=final)
         return without_blanks(data, ends)
 
+    def _begin_values(self, bytes_: Any, quotes: Offsets) -> Any:
+        """Return which of the quotes are at the beginning of a value, or follow another quote."""
+        before = bytes_[np.maximum(quotes - 1, 0)]
+        return np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes == 0)
+
+    def _odd_quotes(self, data: bytes, ends: Offsets) -> Offsets:
+        """Return the quotes that, in a piece of `data`, come third, fifth, … or first but open no value, or close none.
+
+        Args:
+            data: the bytes.
+            ends: the end offsets of the pieces.
+        """
+        bytes_ = np.frombuffer(data, np.uint8)
+        quotes = np.flatnonzero(bytes_ == 34)
+        pieces = ends.searchsorted(quotes, "right")
+        opens = (np.arange(len(quotes)) - pieces.searchsorted(pieces)) % 2 == 0
+        last = np.append(pieces[1:] != pieces[:-1], True)[: len(quotes)]
+        odd: Offsets = quotes[opens & (last | ~self._begin_values(bytes_, quotes))]
+        return odd
+
     def _scanned(self, data: bytes, lines: Offsets, *, final: bool) -> Offsets:
-        """Slow path of `boundaries`: scan records with quotes value by value; `lines` holds the ends of all lines."""
+        """Slow path of `boundaries`: scan records with unusual quotes, or with open ones in a line, value by value.
+
+        `lines` holds the ends of all lines.
+        """
         found: list[Offsets] = []
+        odd = self._odd_quotes(data, lines)
         start = 0
         while True:
-            quote = data.find(b'"', start)
+            quote = int(odd[at]) if (at := odd.searchsorted(start)) < len(odd) else -1
             line = max(start, data.rfind(b"\n", start, quote) + 1) if quote >= 0 else len(data)
             found.append(lines[np.searchsorted(lines, start, "right") : np.searchsorted(lines, line, "right")])
             if quote < 0:
@@ -184,16 +207,7 @@ class CsvFormat(SkippingBlanks):
         """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
         bytes_ = np.frombuffer(records.data, np.uint8)
         returns = np.flatnonzero(bytes_ == 13)
-        odd = [returns[np.append(bytes_, 10)[returns + 1] != 10]]
-        if b'"' in records.data:
-            quotes = np.flatnonzero(bytes_ == 34)
-            owners = records.ends.searchsorted(quotes, "right")
-            opens = (np.arange(len(quotes)) - owners.searchsorted(owners)) % 2 == 0
-            begins = np.isin(bytes_[quotes - 1], np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (
-                quotes == 0
-            )
-            last = np.append(owners[1:] != owners[:-1], True)
-            odd += [quotes[opens & (last | ~begins)]]
+        odd = [returns[np.append(bytes_, 10)[returns + 1] != 10], self._odd_quotes(records.data, records.ends)]
         faults = {}
         for number in np.unique(records.ends.searchsorted(np.concatenate(odd), "right")).tolist():
             record = records[number].strip(b"\r\n")
