@@ -207,7 +207,11 @@ def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def sifted(
-    values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], Values], doubtful: Sequence[int] = ()
+    values: Any,
+    kind: pa.DataType,
+    convert: Callable[[Any, pa.DataType], Values],
+    bad: Callable[[], Sequence[int]] = tuple,
+    doubtful: Callable[[], Sequence[int]] = tuple,
 ) -> tuple[Values, list[int]]:
     """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows.
 
@@ -215,29 +219,38 @@ def sifted(
         values: a sequence, or an Arrow array.
         kind: the type of the column.
         convert: raises one of `ARROW_ERRORS` if a value cannot be converted.
-        doubtful: rows that are tried one by one, as the others are by halves, which costs more for each bad one.
+        bad: returns rows that certainly cannot be converted.
+        doubtful: returns rows that are tried one by one if they are few; all others are tried by halves, which costs
+            more for each bad one.
     """
-    rest, wrong = _without(values, doubtful), list[int]()
-    column: Values | None = None
-    for row in doubtful:
-        try:
-            convert(values[row : row + 1], kind)
-        except ARROW_ERRORS:
-            wrong.append(row)
-    waiting = [(0, len(rest))]
+    with suppress(*ARROW_ERRORS):
+        return convert(values, kind), []
+    if wrong := list(bad()):
+        values = _without(values, wrong)
+        with suppress(*ARROW_ERRORS):
+            return convert(values, kind), wrong
+    alone = [row for row in doubtful() if row not in set(wrong)]
+    alone = alone if len(alone) * 8 < len(values) else []
+    waiting, rest = [(row, 1) for row in alone], _without(values, alone)
+    wrong += _unfit(values, kind, convert, waiting)
+    wrong += _unfit(rest, kind, convert, [(0, len(rest))])
+    return convert(_without(values, wrong), kind), sorted(wrong)
+
+
+def _unfit(
+    values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], Values], waiting: list[tuple[int, int]]
+) -> Iterator[int]:
+    """Yield the rows of parts (first row, number of rows) of `values` that `convert` cannot convert."""
     while waiting:
         first, count = waiting.pop()
         try:
-            column = convert(rest[first : first + count], kind)
+            convert(values[first : first + count], kind)
         except ARROW_ERRORS:
-            half, column = count // 2, None
             if count < 2:
-                wrong.append(first)
+                yield first
             else:
+                half = count // 2
                 waiting += [(first + half, count - half), (first, half)]
-    if column is None or len(column) < len(values) or len(wrong) < len(doubtful):
-        column = convert(_without(values, wrong), kind)
-    return column, sorted(wrong)
 
 
 def _without(values: Any, rows: Sequence[int]) -> Any:

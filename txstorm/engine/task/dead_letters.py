@@ -87,7 +87,8 @@ class Letters:
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the dead letters of one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SENT_SCHEMA)
-    order = sorted(range(found.num_rows), key=_order(found))
+    keys = list(zip(found["component"].to_pylist(), found["task"].to_pylist(), strict=True))
+    order = sorted(range(len(keys)), key=keys.__getitem__)  # stable: the order within a task is preserved
     return found.take(pa.array(order, pa.int64()))
 
 
@@ -98,12 +99,6 @@ def letters_table(found: pa.Table, attempt: TransactionAttempt, stamp: int) -> p
         for name, value in (("attempt", attempt.attempt_id), ("stamp", stamp))
     )
     return pa.table([*found.select(SCHEMA.names).columns, *more], schema=TABLE_SCHEMA)
-
-
-def _order(found: pa.Table) -> Any:
-    """Return the sort order of dead letters; the sort is stable, so the order within a task is preserved."""
-    component, task = found["component"].to_pylist(), found["task"].to_pylist()
-    return lambda row: (component[row], task[row])
 
 
 def _texts(batch: pa.RecordBatch) -> Iterable[str]:

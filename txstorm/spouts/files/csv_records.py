@@ -22,6 +22,16 @@ _OPEN = "a quote opened in the record is never closed"
 _RETURN = "a lone carriage return in a value is not quoted"
 _BOOLS = pa.array([None, "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
 """Texts of which Arrow's reader of CSV makes a boolean, or null."""
+_BYTES = [
+    (fits, np.isin(np.arange(256), np.frombuffer(b"0123456789+-" + more, np.uint8)))
+    for fits, more in (
+        (pa.types.is_integer, b""),
+        (pa.types.is_floating, b".eEnNaAiIfFtTyY"),
+        (pa.types.is_decimal, b".eE"),
+        (pa.types.is_temporal, b".:TZ "),
+    )
+]
+"""Whether a type is of a kind → for each byte, whether texts of its values have it."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +146,9 @@ class CsvFormat(SkippingBlanks):
         try:
             return Parsed(self._parsed(records), {})
         except Undecodable:
-            faults = self._faults(records)
-        return self._by_parts(records.without(faults)).beside(faults, records)
+            found = self._misquoted(records)
+        left = records.without(found)
+        return (self._sifted(left) or self._by_parts(left)).beside(found, records)
 
     def _parsed(self, records: Records) -> pa.Table:
         """Parse all records; raise `Undecodable` if one is invalid."""
@@ -173,35 +184,33 @@ class CsvFormat(SkippingBlanks):
                 waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
         return Parsed(pa.concat_tables(good).combine_chunks() if good else None, faults)
 
-    def _faults(self, records: Records) -> dict[int, Undecodable]:
-        """Return number → fault of records with another number of values, or with a value that Arrow cannot convert.
-
-        All are read as text, and each column is then searched: one reading for all faults.
-        """
-        found = self._misquoted(records)
-        left = records.without(found)
+    def _sifted(self, records: Records) -> Parsed | None:
+        """Read all records as text, and convert what can be of each column; None if that is impossible."""
         wrong: dict[int, str] = {}
 
         def skip(row: Any) -> str:
             wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
             return "skip"
 
-        typed = {name: self.types[name] for name in self.fields if name in self.types}
+        texts = {name: self.types[name] for name in self.fields if _in_texts(self.types.get(name, pa.string()))}
+        others = {name: kind for name, kind in self.types.items() if name not in texts}
         try:
-            options = self._options(len(left.data), {}, list(typed) or self.fields[:1], skip)
-            table = pa_csv.read_csv(pa.py_buffer(left.data), *options)
+            options = self._options(len(records.data), others, self.fields, skip)
+            table = pa_csv.read_csv(pa.py_buffer(records.data), *options)
         except pa.ArrowInvalid:
-            return found
-        if len(table) + len(wrong) != left.rows:
-            return found
-        rows = left.others(wrong)
-        for name, kind in typed.items():
-            texts = table[name].combine_chunks()
-            for row in _unfit(texts, kind):
-                why = f"column {name!r}: CSV conversion error to {kind}: invalid value {texts[row].as_py()!r}"
-                wrong.setdefault(int(rows[row]), why)
-        faults = {row: self._wrong(why, left[row]) for row, why in wrong.items()}
-        return dict(Parsed(None, faults).beside(found, records).faults)
+            return None
+        if len(table) + len(wrong) != records.rows:
+            return None
+        rows, bad = records.others(wrong), set[int]()
+        for name, kind in texts.items():
+            given = table[name].combine_chunks()
+            column, unfit = _converted(given, kind)
+            for row in unfit:
+                wrong.setdefault(int(rows[row]), f"column {name!r}: {_reason(given[row].as_py(), kind)}")
+            bad.update(unfit)
+            table = table.set_column(table.column_names.index(name), name, column)
+        good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
+        return Parsed(good.combine_chunks(), {row: self._wrong(why, records[row]) for row, why in wrong.items()})
 
     def _misquoted(self, records: Records) -> dict[int, Undecodable]:
         """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
@@ -274,20 +283,47 @@ class CsvFormat(SkippingBlanks):
         )
 
 
-def _unfit(given: pa.StringArray, kind: pa.DataType) -> list[int]:
-    """Return the rows of texts that Arrow's reader of CSV cannot convert; it parses them as in a cast."""
+def _in_texts(kind: pa.DataType) -> bool:
+    """Return whether texts are cast to a type as Arrow's reader of CSV converts them."""
+    return pa.types.is_boolean(kind) or shape_of(kind) is not None
+
+
+def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]]:
+    """Return texts as a column, with null in place of those that cannot be converted, and their rows."""
     texts = pc.if_else(pc.equal(given, ""), None, given)
     if pa.types.is_boolean(kind):
-        rows: list[int] = pc.indices_nonzero(pc.invert(pc.is_in(texts, _BOOLS))).to_pylist()
-        return rows
-    shape = shape_of(kind)
-    if shape is None:
-        return []
-    if not pa.types.is_timestamp(kind):
+        wrong: list[int] = pc.indices_nonzero(pc.invert(pc.is_in(texts, _BOOLS))).to_pylist()
+        return pc.if_else(pc.is_in(texts, _BOOLS), texts, None).cast(kind), wrong
+    if not pa.types.is_timestamp(kind):  # as the reader does
         texts = pc.utf8_trim(texts, " \t")
-    doubtful = pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape))).to_pylist()
+
+    def doubtful() -> Any:
+        return pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape_of(kind)))).to_pylist()
+
     convert = decimals_of if pa.types.is_decimal(kind) else pa.StringArray.cast
-    return sifted(texts, kind, convert, doubtful)[1]
+    return sifted(texts, kind, convert, lambda: _impossible(texts, kind), doubtful)
+
+
+def _reason(text: str, kind: pa.DataType) -> str:
+    """Return why a text is no value of a type, in the words of what converts it."""
+    if pa.types.is_decimal(kind):
+        try:
+            decimals_of(pa.array([text]), kind)
+        except Misfit as error:
+            return str(error)
+    return f"CSV conversion error to {kind}: invalid value {text!r}"
+
+
+def _impossible(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
+    """Return the rows of texts with a byte that no value of a type has; an integer of Arrow may have hex digits."""
+    bounds, data = texts.buffers()[1:]
+    ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    usual = next(known for fits, known in _BYTES if fits(kind))
+    odd = np.flatnonzero(~usual[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]) + ends[0]
+    rows: list[int] = np.unique(ends.searchsorted(odd, "right") - 1).tolist()
+    if pa.types.is_integer(kind):
+        return [row for row in rows if "x" not in (text := texts[row].as_py().lower()) or text[0] == "x"]
+    return rows
 
 
 def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
