@@ -232,12 +232,12 @@ def sifted(
     alone = [row for row in doubtful() if row not in set(wrong)]
     alone = alone if len(alone) * 8 < len(values) else []
     waiting, rest = [(row, 1) for row in alone], _without(values, alone)
-    wrong += _unfit(values, kind, convert, waiting)
-    wrong += _unfit(rest, kind, convert, [(0, len(rest))])
+    wrong += unfit(values, kind, convert, waiting)
+    wrong += unfit(rest, kind, convert, [(0, len(rest))])
     return convert(_without(values, wrong), kind), sorted(wrong)
 
 
-def _unfit(
+def unfit(
     values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], Values], waiting: list[tuple[int, int]]
 ) -> Iterator[int]:
     """Yield the rows of parts (first row, number of rows) of `values` that `convert` cannot convert."""
@@ -433,7 +433,13 @@ def rows_out_of_range(column: Values) -> list[int]:
     """Return the rows with a time or date, perhaps in a list or struct, that Python does not have."""
     if not _has(_is_bounded, column.type) or _is_good(column, column.type):
         return []
-    return [row for row in range(len(column)) if not _is_good(column.slice(row, 1), column.type)]
+    if (bounds := _bounds(column.type)) is None:
+        return list(unfit(column, column.type, lambda part, kind: _in_range(_cast(part, kind)), [(0, len(column))]))
+    numbers = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    rows: list[int] = pc.indices_nonzero(
+        pc.or_(pc.less(numbers, bounds[0]), pc.greater(numbers, bounds[1]))
+    ).to_pylist()
+    return rows
 
 
 def sum_bounds(kind: pa.DataType) -> tuple[Any, Any]:

@@ -169,7 +169,7 @@ class LineFormat:
     def _not_utf8(self, records: Records) -> dict[int, Undecodable]:
         """Return number → fault of the records that are not UTF-8; it decodes pieces, all of which an error copies."""
         data, faults = records.data, dict[int, Undecodable]()
-        if data.isascii() or self.errors == "replace" or _is_utf8(data):
+        if data.isascii() or self.errors == "replace" or is_utf8(data):
             return faults
         ends, start = records.ends, 0
         while start < ends[-1]:
@@ -362,7 +362,8 @@ def _described(located: _Located, faults: Collection[int], row: int) -> dict[str
     return place.described(data)
 
 
-def _is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes) -> bool:
+    """Return whether `data` is valid UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
