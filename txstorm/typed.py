@@ -223,12 +223,10 @@ def sifted(
         doubtful: returns rows that are tried one by one if they are few; all others are tried by halves, which costs
             more for each bad one.
     """
+    wrong = list(bad())
+    values = _without(values, wrong) if wrong else values
     with suppress(*ARROW_ERRORS):
-        return convert(values, kind), []
-    if wrong := list(bad()):
-        values = _without(values, wrong)
-        with suppress(*ARROW_ERRORS):
-            return convert(values, kind), wrong
+        return convert(values, kind), wrong
     alone = [row for row in doubtful() if row not in set(wrong)]
     alone = alone if len(alone) * 8 < len(values) else []
     waiting, rest = [(row, 1) for row in alone], _without(values, alone)

@@ -147,7 +147,9 @@ class JsonObjects:
         faults |= {row: f": {_text_of(values[row])} does not fit {kind}" for row in odd}
         for row in odd:
             values[row] = None
-        column, wrong = sifted(values, kind, _converted, doubtful=lambda: _doubtful(values, kind))
+        shape = shape_of(kind) if pa.types.is_temporal(kind) else None
+        doubtful = (lambda: _unlike(values, shape)) if shape else tuple
+        column, wrong = sifted(values, kind, _converted, lambda: _out_of_range(values, kind), doubtful)
         faults |= {row: f": {_text_of(values[row])} does not fit {kind}" for row in wrong}
         expected = str(kind) if pa.types.is_nested(kind) else _NAMED.get(python, python.__name__)
         for row, fault in faults.items():
@@ -202,8 +204,8 @@ def _unlike(values: Sequence[Any], pattern: str) -> list[int]:
     return []
 
 
-def _doubtful(values: Sequence[Any], kind: pa.DataType) -> list[int]:
-    """Return the rows with values that probably do not fit, as far as that can be seen fast."""
+def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> list[int]:
+    """Return rows with values that certainly do not fit, as far as that can be seen fast."""
     python = python_type(kind)
     if python is int:
         least, most = sum_bounds(kind)
@@ -213,9 +215,10 @@ def _doubtful(values: Sequence[Any], kind: pa.DataType) -> list[int]:
         return [row for row, value in texts if _SURROGATE.search(value)]
     if python is Decimal:
         most = kind.precision - kind.scale
-        return [row for row, value in enumerate(values) if isinstance(value, Decimal) and value.adjusted() >= most]
-    shape = shape_of(kind) if pa.types.is_temporal(kind) else None
-    return [] if shape is None else _unlike(values, shape)
+        return [
+            row for row, value in enumerate(values) if isinstance(value, Decimal) and value and value.adjusted() >= most
+        ]
+    return []
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:

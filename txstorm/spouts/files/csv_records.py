@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -20,15 +21,15 @@ from txstorm.typed import Misfit, decimals_of, shape_of, sifted
 
 _OPEN = "a quote opened in the record is never closed"
 _RETURN = "a lone carriage return in a value is not quoted"
-_BOOLS = pa.array([None, "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
+_BOOLS = pa.array(["", "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
 """Texts of which Arrow's reader of CSV makes a boolean, or null."""
 _BYTES = [
     (fits, np.isin(np.arange(256), np.frombuffer(b"0123456789+-" + more, np.uint8)))
     for fits, more in (
-        (pa.types.is_integer, b""),
-        (pa.types.is_floating, b".eEnNaAiIfFtTyY"),
-        (pa.types.is_decimal, b".eE"),
-        (pa.types.is_temporal, b".:TZ "),
+        (pa.types.is_integer, b" \t"),
+        (pa.types.is_floating, b" \t.eEnNaAiIfFtTyY"),
+        (pa.types.is_decimal, b" \t\n\r\v\f.eE"),
+        (pa.types.is_temporal, b" \t.:TZ"),
     )
 ]
 """Whether a type is of a kind → for each byte, whether texts of its values have it."""
@@ -49,6 +50,8 @@ class CsvFormat(SkippingBlanks):
     types: Mapping[str, pa.DataType] = field(default_factory=dict, hash=False)
     delimiter: str = ","
     header: bool = True
+    _faulty: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty if the last records had faults: Arrow's reader of CSV, which stops at one, is then not tried first."""
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
         """Return the offsets of line ends outside quotes; a quote that is never closed affects only its own line.
@@ -143,12 +146,14 @@ class CsvFormat(SkippingBlanks):
         """Parse the records with Arrow; if it stops at a fault, those without a known one, by parts."""
         if self.errors == "replace":
             records = Records(self._text(records.data).encode(), records.rows, self._ends)
-        try:
-            return Parsed(self._parsed(records), {})
-        except Undecodable:
-            found = self._misquoted(records)
+        with suppress(Undecodable):
+            if not self._faulty:
+                return Parsed(self._parsed(records), {})
+        found = self._misquoted(records)
         left = records.without(found)
-        return (self._sifted(left) or self._by_parts(left)).beside(found, records)
+        parsed = (self._sifted(left) or self._by_parts(left)).beside(found, records)
+        self._faulty[:] = [True] if parsed.faults else []
+        return parsed
 
     def _parsed(self, records: Records) -> pa.Table:
         """Parse all records; raise `Undecodable` if one is invalid."""
@@ -205,8 +210,14 @@ class CsvFormat(SkippingBlanks):
         for name, kind in texts.items():
             given = table[name].combine_chunks()
             column, unfit = _converted(given, kind)
+            is_decimal = pa.types.is_decimal(kind)
+            expected = (
+                f"expected a value that fits {kind}, got"
+                if is_decimal
+                else f"CSV conversion error to {kind}: invalid value"
+            )
             for row in unfit:
-                wrong.setdefault(int(rows[row]), f"column {name!r}: {_reason(given[row].as_py(), kind)}")
+                wrong.setdefault(int(rows[row]), f"column {name!r}: {expected} {given[row].as_py()!r}")
             bad.update(unfit)
             table = table.set_column(table.column_names.index(name), name, column)
         good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
@@ -214,6 +225,8 @@ class CsvFormat(SkippingBlanks):
 
     def _misquoted(self, records: Records) -> dict[int, Undecodable]:
         """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
+        if b'"' not in records.data and b"\r" not in records.data:
+            return {}
         bytes_ = np.frombuffer(records.data, np.uint8)
         returns = np.flatnonzero(bytes_ == 13)
         odd = [returns[np.append(bytes_, 10)[returns + 1] != 10], self._odd_quotes(records.data, records.ends)]
@@ -290,28 +303,31 @@ def _in_texts(kind: pa.DataType) -> bool:
 
 def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]]:
     """Return texts as a column, with null in place of those that cannot be converted, and their rows."""
-    texts = pc.if_else(pc.equal(given, ""), None, given)
     if pa.types.is_boolean(kind):
-        wrong: list[int] = pc.indices_nonzero(pc.invert(pc.is_in(texts, _BOOLS))).to_pylist()
-        return pc.if_else(pc.is_in(texts, _BOOLS), texts, None).cast(kind), wrong
-    if not pa.types.is_timestamp(kind):  # as the reader does
-        texts = pc.utf8_trim(texts, " \t")
+        fits = pc.is_in(given, _BOOLS)
+        wrong: list[int] = pc.indices_nonzero(pc.invert(fits)).to_pylist()
+        return pc.if_else(pc.and_(fits, pc.not_equal(given, "")), given, None).cast(kind), wrong
+    with suppress(pa.ArrowInvalid):  # the usual case
+        if not pa.types.is_decimal(kind):
+            return given.cast(kind), []
 
     def doubtful() -> Any:
+        texts = pc.utf8_trim(given, " \t")
         return pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape_of(kind)))).to_pylist()
 
-    convert = decimals_of if pa.types.is_decimal(kind) else pa.StringArray.cast
-    return sifted(texts, kind, convert, lambda: _impossible(texts, kind), doubtful)
+    return sifted(given, kind, _as_read, lambda: _impossible(given, kind), doubtful)
 
 
-def _reason(text: str, kind: pa.DataType) -> str:
-    """Return why a text is no value of a type, in the words of what converts it."""
-    if pa.types.is_decimal(kind):
-        try:
-            decimals_of(pa.array([text]), kind)
-        except Misfit as error:
-            return str(error)
-    return f"CSV conversion error to {kind}: invalid value {text!r}"
+def _cast(texts: pa.StringArray, kind: pa.DataType) -> Any:
+    return decimals_of(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
+
+
+def _as_read(texts: pa.StringArray, kind: pa.DataType) -> Any:
+    """Convert texts as Arrow's reader of CSV does, which trims them, and makes null of an empty one."""
+    with suppress(pa.ArrowInvalid, Misfit):
+        return _cast(texts, kind)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    return _cast(texts if pa.types.is_timestamp(kind) else pc.utf8_trim(texts, " \t"), kind)
 
 
 def _impossible(texts: pa.StringArray, kind: pa.DataType) -> list[int]:

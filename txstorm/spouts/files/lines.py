@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -336,22 +337,25 @@ class _Located:
             collector.refuse(faults[number].error(place), place.described(data))
 
 
-_counted: dict[str, tuple[tuple[int, int], int, int]] = {}
-"""File → its inode and time, an offset, and the number of lines before it."""
+_counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
+"""File → its inode and time, and in order of offsets: an offset, and the number of lines before it."""
 
 
 def _lines_before(path: str, offset: int) -> int:
-    """Count the lines of `path` before `offset`, from the place up to which they were counted last."""
+    """Count the lines of `path` before `offset`, from the nearest place up to which they have been counted."""
     status = os.stat(path)
     version = status.st_ino, status.st_mtime_ns
-    known, last, lines = _counted.get(path, (version, 0, 0))
-    if known != version:
-        last = lines = 0
-    between = read_range(path, min(last, offset), abs(offset - last)).count(b"\n")
-    lines += between if offset >= last else -between
-    if len(_counted) > _MOST_COUNTED:
-        _counted.clear()
-    _counted[path] = version, offset, lines
+    if _counted.get(path, (None,))[0] != version:
+        if len(_counted) > _MOST_COUNTED:
+            _counted.clear()
+        _counted[path] = version, [(0, 0)]
+    known = _counted[path][1]
+    at = bisect(known, (offset, 0))
+    last, lines = min(known[max(at - 1, 0) : at + 1], key=lambda one: abs(one[0] - offset))
+    between = np.frombuffer(read_range(path, min(last, offset), abs(offset - last)), np.uint8)
+    lines += int(np.count_nonzero(between == 10)) * (1 if offset >= last else -1)
+    if offset != last:
+        insort(known, (offset, lines))
     return lines
 
 
