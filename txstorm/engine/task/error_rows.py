@@ -98,6 +98,7 @@ def shortened(value: object) -> str:
 def _message(error: BaseException) -> str:
     """Return the message of an exception as storable text, even if its `__str__` raises."""
     try:
-        return str(error).encode("utf-8", "backslashreplace").decode()
+        text = str(error)
+        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     except Exception as failure:  # noqa: BLE001 - a user-defined __str__
         return f"(its message cannot be shown: {type(failure).__name__})"
