@@ -18,8 +18,8 @@ from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
-from txstorm.engine.task.error_rows import RAISED, kind_of
-from txstorm.errors import StateError, without_advice
+from txstorm.engine.task.error_rows import RAISED, kind_of, message_of
+from txstorm.errors import SpoutError, StateError, without_advice
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
 from txstorm.typed import Misfits, misfit_behind, misfits
@@ -27,6 +27,7 @@ from txstorm.typed import Misfits, misfit_behind, misfits
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
 
+_json = json.JSONEncoder().encode
 Bad = dict[int, ErrorRow]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
 
@@ -57,19 +58,33 @@ class Letters:
 
     def refuse(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
         """Return the callback by which a spout refuses a record, which becomes a dead letter."""
+        built: ErrorRow | None = None  # the row of such an error, but for its message
 
         def divert(error: BaseException, record: Any) -> bool:
-            self.add_record(component.failure(error, trace=False), record)
+            nonlocal built
+            if type(error) is not SpoutError or error.__traceback__ or error.__context__:
+                self.add_record(component.failure(error, trace=False), record)
+                return True
+            built = built or component.failure(error, trace=False)
+            self._add(built, (built.component, built.task, None), RECORD, _json(record), message_of(error))
             return True
 
         return divert
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
-        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
+        self._add(error, (error.component, error.task, None), RECORD, _json(record))
 
-    def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
-        cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
+    def _add(
+        self,
+        error: ErrorRow,
+        origin: tuple[str, int | None, str | None],
+        what: str,
+        record: str,
+        message: str | None = None,
+    ) -> None:
+        why = without_advice(error.message if message is None else message)
+        cause = (error.kind, error.type, why, error.frame, error.column)
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
