@@ -424,21 +424,19 @@ class JsonLinesFormat(SkippingBlanks):
     """JSON-lines format: one JSON object per line; a missing key is None."""
 
     def decode(self, records: Records) -> Parsed:
-        """Return the values of the fields of each object as a list."""
+        """Return the objects as a list."""
         good, faults = [], dict[int, Undecodable]()
         for number, line in enumerate(self._lines(records)):
             try:
-                record = _json_object(line)
+                good.append(_json_object(line))
             except Undecodable as fault:
                 faults[number] = fault
-            else:
-                good.append([record.get(name) for name in self.fields])
         return Parsed(good, faults)
 
     def _send(self, good: Any, collector: Collector) -> None:
         """Emit row by row: the types of the columns are those of the values."""
-        for values in good:
-            collector.emit(*values)
+        for record in good:
+            collector.emit(*[record.get(name) for name in self.fields])
 
 
 @dataclass(frozen=True)
