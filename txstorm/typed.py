@@ -210,26 +210,77 @@ def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def sifted(
-    values: Sequence[Any], kind: pa.DataType, convert: Callable[[Sequence[Any], pa.DataType], Values]
+    values: Any,
+    kind: pa.DataType,
+    convert: Callable[[Any, pa.DataType], Values],
+    bad: Callable[[], Sequence[int]] = tuple,
+    doubtful: Callable[[], Sequence[int]] = tuple,
 ) -> tuple[Values, list[int]]:
-    """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows."""
-    column: Values = ()
-    wrong: list[int] = []
-    waiting = [(0, len(values))]
+    """Return the column that `convert` makes, with None in place of values that it cannot convert, and their rows.
+
+    Args:
+        values: a sequence, or an Arrow array.
+        kind: the type of the column.
+        convert: raises one of `ARROW_ERRORS` if a value cannot be converted.
+        bad: returns rows that certainly cannot be converted.
+        doubtful: returns rows that are tried one by one if they are few; all others are tried by halves, which costs
+            more for each bad one.
+    """
+    wrong = list(bad())
+    values = _without(values, wrong) if wrong else values
+    with suppress(*ARROW_ERRORS):
+        return convert(values, kind), wrong
+    alone = [row for row in doubtful() if row not in set(wrong)]
+    alone = alone if len(alone) * 8 < len(values) else []
+    waiting, rest = [(row, 1) for row in alone], _without(values, alone)
+    wrong += unfit(values, kind, convert, waiting)
+    wrong += unfit(rest, kind, convert, [(0, len(rest))])
+    return convert(_without(values, wrong), kind), sorted(wrong)
+
+
+def unfit(
+    values: Any, kind: pa.DataType, convert: Callable[[Any, pa.DataType], Values], waiting: list[tuple[int, int]]
+) -> Iterator[int]:
+    """Yield the rows of parts (first row, number of rows) of `values` that `convert` cannot convert."""
     while waiting:
         first, count = waiting.pop()
         try:
-            column = convert(values[first : first + count], kind)
+            convert(values[first : first + count], kind)
         except ARROW_ERRORS:
-            half, column = count // 2, ()
             if count < 2:
-                wrong.append(first)
+                yield first
             else:
+                half = count // 2
                 waiting += [(first + half, count - half), (first, half)]
-    if len(column) < len(values):
-        bad = set(wrong)
-        column = convert([None if row in bad else value for row, value in enumerate(values)], kind)
-    return column, wrong
+
+
+def _without(values: Any, rows: Sequence[int]) -> Any:
+    """Return `values`, a sequence or an Arrow array, with None in some rows."""
+    if not isinstance(values, pa.Array):
+        bad = set(rows)
+        return [None if row in bad else value for row, value in enumerate(values)] if bad else values
+    mask = np.zeros(len(values), bool)
+    mask[rows] = True
+    return pc.if_else(pa.array(mask), None, values)
+
+
+_DAY = r"\d{4}-(02-(0[1-9]|[12]\d)|(0[469]|11)-(0[1-9]|[12]\d|30)|(0[13578]|1[02])-(0[1-9]|[12]\d|3[01]))"
+_CLOCK = r"[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+_ZONE = r"(Z|[+-][01]\d:?[0-5]\d)"
+
+
+def shape_of(kind: pa.DataType) -> str | None:
+    """Return a pattern of texts that usually are values of a type, as most others are not; None if there is none."""
+    if pa.types.is_integer(kind):
+        most = str(sum_bounds(kind)[1])
+        return rf"^-?[0-{int(most[0]) - 1}]?\d{{1,{len(most) - 1}}}$"
+    if pa.types.is_floating(kind):
+        return r"^-?\d{1,17}(\.\d{1,17})?([eE][+-]?\d\d?)?$"
+    if pa.types.is_decimal(kind):
+        return rf"^[+-]?\d{{1,{kind.precision - kind.scale}}}(\.\d{{1,{max(kind.scale, 1)}}})?$"
+    if pa.types.is_timestamp(kind):
+        return f"^{_DAY}{_CLOCK}{'' if kind.tz is None else _ZONE}$"
+    return f"^{_DAY}$" if pa.types.is_date(kind) else None
 
 
 def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -403,7 +454,13 @@ def rows_out_of_range(column: Values) -> list[int]:
     """Return the rows with a time or date, perhaps in a list or struct, that Python does not have."""
     if not _has(_is_bounded, column.type) or _is_good(column, column.type):
         return []
-    return [row for row in range(len(column)) if not _is_good(column.slice(row, 1), column.type)]
+    if (bounds := _bounds(column.type)) is None:
+        return list(unfit(column, column.type, lambda part, kind: _in_range(_cast(part, kind)), [(0, len(column))]))
+    numbers = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    rows: list[int] = pc.indices_nonzero(
+        pc.or_(pc.less(numbers, bounds[0]), pc.greater(numbers, bounds[1]))
+    ).to_pylist()
+    return rows
 
 
 def sum_bounds(kind: pa.DataType) -> tuple[Any, Any]:

@@ -96,7 +96,7 @@ def line_of(trace: TracebackType | None) -> str:
 
     If the user's code is itself an installed package, the line of the frame that txstorm called is returned.
     """
-    return _line((one.tb_frame, one.tb_lineno) for one in _links(trace))
+    return "" if trace is None else _line((one.tb_frame, one.tb_lineno) for one in _links(trace))
 
 
 def calling_line() -> str:

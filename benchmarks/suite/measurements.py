@@ -112,6 +112,13 @@ def _join_stores(setting: Setting) -> None:
         setting.results.judged["join-stores"] = list(join_stores.measured(Path(place), quick=setting.quick))
 
 
+def _bad_records(setting: Setting) -> None:
+    setting.say("bad records")
+    options = {"rounds": 2 if setting.quick else 5, "rows": 50_000 if setting.quick else 200_000}
+    for kind, ratios in _call(setting, "benchmarks.bad_records:measure", options).items():
+        setting.results.values[f"bad records: {kind}"] = Spread.of(ratios)
+
+
 def _call(setting: Setting, function: str, options: Mapping[str, Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
         return call(function, {"engine": setting.engine, "directory": place, **options}, setting.logs)
@@ -127,4 +134,5 @@ MEASUREMENTS: Sequence[Measurement] = (
     Measurement("join-buffer", "joins", _join_buffer),
     Measurement("join-catch-up", "joins", _join_catch_up),
     Measurement("join-stores", "joins", _join_stores),
+    Measurement("bad-records", "files", _bad_records),
 )

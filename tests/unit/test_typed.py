@@ -165,7 +165,6 @@ EXCEPTIONS = {
     "keys.py": "from large to small strings and binary values",
     "joins/side_rows.py": "times that were stored",
     "joins/lone_side.py": "lengths of texts",
-    "spouts/files/parquet.py": "the text of a message",
     "spouts/files/csv_records.py": "text, to see whether it is a number that Arrow's reader can parse",
 }
 OWN = {"TXID.type", "_TIME", "TIME", "_UTC", "INSTANT"}

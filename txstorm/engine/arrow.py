@@ -33,7 +33,8 @@ def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.Re
     """Convert `rows`, each with one value per field, to a record batch; raises `EmitError` if one cannot be sent."""
     if not fields:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    return batch_of_columns([list(values) for values in zip(*rows, strict=True)], fields)
+    columns = zip(*rows, strict=True) if rows else [()] * len(fields)
+    return batch_of_columns([list(values) for values in columns], fields)
 
 
 def batch_of_columns(values: Sequence[list[Any]], fields: Sequence[str]) -> pa.RecordBatch:

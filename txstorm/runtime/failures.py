@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
@@ -99,13 +101,14 @@ class Tally:
         return Tally(self.rows + other.rows, self.letters + other.letters, self.unfit + other.unfit)
 
 
-def tallies(received: Mapping[str, int], letters: Iterable[Mapping[str, Any]]) -> dict[str, Tally]:
+def tallies(received: Mapping[str, int], letters: pa.Table | None) -> dict[str, Tally]:
     """Return the tally of each component in one txid, given the rows received and the dead letters."""
     found = {name: Tally(rows) for name, rows in received.items()}
-    for row in letters:
-        refused = int(row["what"] != TUPLE)  # what is no tuple was not received
-        unfit = Counter[str]() if row["column"] is None else Counter([row["column"]])
-        found[row["component"]] = found.get(row["component"], Tally()) + Tally(refused, 1, unfit)
+    columns = () if letters is None else (letters[name].to_pylist() for name in ("component", "what", "column"))
+    for (component, what, column), times in Counter(zip(*columns, strict=True)).items():
+        refused = times if what != TUPLE else 0  # what is no tuple was not received
+        unfit = Counter[str]() if column is None else Counter({column: times})
+        found[component] = found.get(component, Tally()) + Tally(refused, times, unfit)
     return found
 
 

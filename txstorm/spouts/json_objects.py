@@ -29,8 +29,10 @@ from txstorm.typed import (
     of_values,
     python_type,
     python_values,
+    shape_of,
     shown,
     sifted,
+    sum_bounds,
     times_of,
 )
 
@@ -49,6 +51,7 @@ _USUAL: Mapping[type, frozenset[type]] = {
 """Type of a field → types of its values in JSON that need no conversion of single ones."""
 _NO_INTS: frozenset[type] = frozenset({float, _NONE})
 _NAMED: Mapping[type, str] = {datetime: "a time in ISO 8601 with a zone", date: "a date in ISO 8601"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,9})?")
 _DATE = r"^\d{4}-\d\d-\d\d$"
 _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d[0-9:.]*(Z|[+-][0-9:]+)$"
@@ -143,11 +146,13 @@ class JsonObjects:
                     values[row] = _value(_exactly(value, name, texts[row]) if inexact else value, kind)
                 except ValueError as error:
                     values[row], faults[row] = None, f", got {error}"
-        odd = _no_times(values, kind) if pa.types.is_temporal(kind) else []
+        odd = _unlike(values, _TIME if pa.types.is_timestamp(kind) else _DATE) if pa.types.is_temporal(kind) else []
         faults |= {row: f": {_text_of(values[row])} does not fit {kind}" for row in odd}
         for row in odd:
             values[row] = None
-        column, wrong = sifted(values, kind, _converted)
+        shape = shape_of(kind) if pa.types.is_temporal(kind) else None
+        doubtful = (lambda: _unlike(values, shape)) if shape else tuple
+        column, wrong = sifted(values, kind, _converted, lambda: _out_of_range(values, kind), doubtful)
         faults |= {row: f": {_text_of(values[row])} does not fit {kind}" for row in wrong}
         expected = str(kind) if pa.types.is_nested(kind) else _NAMED.get(python, python.__name__)
         for row, fault in faults.items():
@@ -193,12 +198,29 @@ def _usual(kind: pa.DataType) -> frozenset[type]:
     return _NO_INTS if pa.types.is_floating(kind) and kind.bit_width < 64 else _USUAL[python_type(kind)]
 
 
-def _no_times(values: Sequence[Any], kind: pa.DataType) -> list[int]:
-    """Return the rows with texts that are certainly no times, which saves many runs on parts."""
+def _unlike(values: Sequence[Any], pattern: str) -> list[int]:
+    """Return the rows with texts that a pattern does not match; none if that cannot be seen in all at once."""
     with suppress(*ARROW_ERRORS):
-        found = pc.match_substring_regex(pa.array(values, pa.string()), _TIME if pa.types.is_timestamp(kind) else _DATE)
+        found = pc.match_substring_regex(pa.array(values, pa.string()), pattern)
         rows: list[int] = pc.indices_nonzero(pc.invert(found)).to_pylist()
         return rows
+    return []
+
+
+def _out_of_range(values: Sequence[Any], kind: pa.DataType) -> list[int]:
+    """Return rows with values that certainly do not fit, as far as that can be seen fast."""
+    python = python_type(kind)
+    if python is int:
+        least, most = sum_bounds(kind)
+        return [row for row, value in enumerate(values) if value is not None and not least <= value <= most]
+    if python is str:
+        texts = ((row, value) for row, value in enumerate(values) if value is not None and not value.isascii())
+        return [row for row, value in texts if _SURROGATE.search(value)]
+    if python is Decimal:
+        most = kind.precision - kind.scale
+        return [
+            row for row, value in enumerate(values) if isinstance(value, Decimal) and value and value.adjusted() >= most
+        ]
     return []
 
 

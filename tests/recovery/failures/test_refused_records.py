@@ -97,7 +97,7 @@ def test_every_kind_of_bad_csv_record(tmp_path, batch):
         4: ("3,too,many", "Expected 2 columns, got 3"),
         5: ("x,bad value", "column 'a'"),
         8: ("5,not utf \\xff", "is not UTF-8"),
-        10: ("7,lone\rcarriage", "Expected 2 columns, got 1"),
+        10: ("7,lone\rcarriage", "a lone carriage return"),
         13: ('9,"never closed', "never closed"),
     }
     assert {line: text for line, (text, _) in found.items()} == {line: text for line, (text, _) in expected.items()}
@@ -222,17 +222,29 @@ class Pieces(Recorder):
 
 
 def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
-    """Random malformed CSV: each record is either emitted or refused, exactly once, at any batch size."""
+    """Random malformed records: each is either emitted or refused, exactly once, at any batch size, as if it was alone."""
     chance = seeded()
-    pieces = [b"a", b'"', b",", b"\n", b"\r\n", b"\xff", b'""', b',"', b'",', b"1,2\n", b'"x\ny",z\n', b"7,8\n"]
+    pieces = [b"a", b'"', b",", b"\n", b"\r\n", b"\xff", b'""', b',"', b'",', b"1,2\n", b'"x\ny",z\n', b"7,8\n", b"\r"]
+    values = [
+        b"7", b" 7 ", b"-3", b"300", b"0x1f", b"1.5", b"1e3", b"nan", b"tRue", b"true", b'"4"', b'6" pipe', b"\xc3\xa9", b"noon",
+        b"2026-02-28", b" 2026-02-28", b"2026-02-30", b"2026-01-31T12:00:00Z", b"2026-01-31T12:00:00", b"12:30:00", b"9" * 20,
+        b'{"x": 1}', b'{"x": 99999999999999999999}', b'{"x": 1.5}', b'{"x": 1', b'{"x": "\\ud800"}', b"[1]",
+    ]  # fmt: skip
+    kinds = [
+        pa.string(), pa.int64(), pa.uint8(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC"), pa.decimal128(9, 2),
+        pa.time32("s"),
+    ]  # fmt: skip
     path = tmp_path / "a.csv"
     formats = (
-        CsvFormat(("x", "y"), "strict", ("x", "y"), {}, ",", False), TextFormat(("line",)), JsonLinesFormat(("x",)),
-        TypedJsonFormat(("x",), "strict", JsonObjects({"x": pa.int64()})),
+        *(CsvFormat(("x", "y"), "strict", ("x", "y"), {"x": kind}, ",", False) for kind in kinds), TextFormat(("line",)),
+        JsonLinesFormat(("x",)), TypedJsonFormat(("x",), "strict", JsonObjects({"x": pa.int64()})),
     )  # fmt: skip
-    for number in range(150):
-        path.write_bytes(b"".join(chance.choices(pieces, k=chance.randrange(30))))
-        for chosen in formats:
+    for number in range(80):
+        usual = chance.choices(values, k=2) * 9 + values  # most values of a file are of one kind
+        rows = [b"%b,%b\n" % (chance.choice(usual), chance.choice(values)) for _ in range(chance.randrange(60))]
+        objects = [chance.choice(usual) + b"\n" for _ in range(chance.randrange(30))]
+        path.write_bytes(b"".join([rows, objects, chance.choices(pieces, k=chance.randrange(30))][number % 3]))
+        for chosen in chance.sample(formats, 5):
             seen = set()
             for size, most in ((1 << 20, 1000), (chance.choice([1, 7, 64]), chance.choice([1, 2, 5]))):
                 monkeypatch.setattr(lines, "READ_BYTES", size)

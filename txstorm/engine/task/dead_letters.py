@@ -18,8 +18,8 @@ from txstorm.api.bolt import BasicBolt, BatchBolt
 from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
-from txstorm.engine.task.error_rows import RAISED, kind_of
-from txstorm.errors import StateError, without_advice
+from txstorm.engine.task.error_rows import RAISED, kind_of, message_of
+from txstorm.errors import SpoutError, StateError, without_advice
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
 from txstorm.typed import Misfits, misfit_behind, misfits
@@ -27,6 +27,7 @@ from txstorm.typed import Misfits, misfit_behind, misfits
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
 
+_json = json.JSONEncoder().encode
 Bad = dict[int, ErrorRow]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
 
@@ -57,19 +58,33 @@ class Letters:
 
     def refuse(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
         """Return the callback by which a spout refuses a record, which becomes a dead letter."""
+        built: ErrorRow | None = None  # the row of such an error, but for its message
 
         def divert(error: BaseException, record: Any) -> bool:
-            self.add_record(component.failure(error, trace=False), record)
+            nonlocal built
+            if type(error) is not SpoutError or error.__traceback__ or error.__context__:
+                self.add_record(component.failure(error, trace=False), record)
+                return True
+            built = built or component.failure(error, trace=False)
+            self._add(built, (built.component, built.task, None), RECORD, _json(record), message_of(error))
             return True
 
         return divert
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
-        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
+        self._add(error, (error.component, error.task, None), RECORD, _json(record))
 
-    def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
-        cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
+    def _add(
+        self,
+        error: ErrorRow,
+        origin: tuple[str, int | None, str | None],
+        what: str,
+        record: str,
+        message: str | None = None,
+    ) -> None:
+        why = without_advice(error.message if message is None else message)
+        cause = (error.kind, error.type, why, error.frame, error.column)
         self._rows.append((error.component, error.task, *origin, what, record, *cause))
 
     def cut(self, length: int) -> None:
@@ -87,7 +102,8 @@ class Letters:
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the dead letters of one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SENT_SCHEMA)
-    order = sorted(range(found.num_rows), key=_order(found))
+    keys = list(zip(found["component"].to_pylist(), found["task"].to_pylist(), strict=True))
+    order = sorted(range(len(keys)), key=keys.__getitem__)  # stable: the order within a task is preserved
     return found.take(pa.array(order, pa.int64()))
 
 
@@ -98,12 +114,6 @@ def letters_table(found: pa.Table, attempt: TransactionAttempt, stamp: int) -> p
         for name, value in (("attempt", attempt.attempt_id), ("stamp", stamp))
     )
     return pa.table([*found.select(SCHEMA.names).columns, *more], schema=TABLE_SCHEMA)
-
-
-def _order(found: pa.Table) -> Any:
-    """Return the sort order of dead letters; the sort is stable, so the order within a task is preserved."""
-    component, task = found["component"].to_pylist(), found["task"].to_pylist()
-    return lambda row: (component[row], task[row])
 
 
 def _texts(batch: pa.RecordBatch) -> Iterable[str]:

@@ -77,7 +77,7 @@ def error_row(
         task=task,
         kind=kind_of(error),
         type=type(error).__name__,
-        message=_message(error),
+        message=message_of(error),
         frame=line_of(error.__traceback__),
         traceback="".join(traceback.format_exception(error)) if trace else "",
         level=level,
@@ -95,9 +95,10 @@ def shortened(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of an exception as storable text, even if its `__str__` raises."""
     try:
-        return str(error).encode("utf-8", "backslashreplace").decode()
+        text = str(error)
+        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     except Exception as failure:  # noqa: BLE001 - a user-defined __str__
         return f"(its message cannot be shown: {type(failure).__name__})"

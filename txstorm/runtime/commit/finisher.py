@@ -8,6 +8,7 @@ module, since early and regular turns share their order.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -348,11 +349,12 @@ class GroupFinisher:
     def _limit_letters(self, attempt: TransactionAttempt, found: pa.Table | None, received: Mapping[str, int]) -> None:
         """Raise `CommitFailed` if the run must end before `attempt` because of its dead letters."""
         assert self.letter_limit is not None
-        rows = [] if found is None else found.select(["what", "component", "type", "message", "column"]).to_pylist()
-        row = self.letter_limit.add(attempt.txid, tallies(received, rows))
+        row = self.letter_limit.add(attempt.txid, tallies(received, found))
         if row is not None:
-            first = [f"{one['component']}: {one['type']}: {one['message']}" for one in rows[:1]]
-            more = f", and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+            rows = 0 if found is None else found.num_rows
+            first = found.slice(0, 1).to_pylist() if found is not None else []
+            first = [f"{one['component']}: {one['type']}: {one['message']}" for one in first]
+            more = f", and {rows - 1:,} more" if rows > 1 else ""
             message = (
                 f"txid {attempt.txid} is not committed: with it {letters_text(row)}; what is before it is "
                 f"committed. Left out of it would be: {''.join(first) or 'nothing'}{more}. Mend the source or the "
@@ -362,13 +364,11 @@ class GroupFinisher:
 
     def _warn(self, attempt: TransactionAttempt, letters: pa.Table) -> None:
         """Log a warning for each cause of dead letters that is new, and count the others."""
-        causes: dict[tuple[str, str, str], list[str]] = {}
-        columns = (letters[name].to_pylist() for name in ("component", "type", "frame", "message"))
-        for *cause, message in zip(*columns, strict=True):
-            causes.setdefault(tuple(cause), []).append(message)
-        for (component, kind, frame), messages in causes.items():
-            text = f"txid {attempt}: {component} left out a record: {kind}: {messages[0]}; see: "
-            self._warnings.say(component, kind, frame, text + letters_command(self._store.data_dir), len(messages))
+        causes = list(zip(*(letters[name].to_pylist() for name in ("component", "type", "frame")), strict=True))
+        for (component, kind, frame), times in Counter(causes).items():
+            message = letters["message"][causes.index((component, kind, frame))]
+            text = f"txid {attempt}: {component} left out a record: {kind}: {message}; see: "
+            self._warnings.say(component, kind, frame, text + letters_command(self._store.data_dir), times)
 
     def _run(
         self,

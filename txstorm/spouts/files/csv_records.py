@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,25 @@ import pyarrow.csv as pa_csv
 from txstorm.api.names import near
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
-from txstorm.spouts.files.lines import Offsets, SkippingBlanks, Undecodable, shown, without_blanks
+from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, shown, without_blanks
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
-from txstorm.typed import Misfit, decimals_of
+from txstorm.typed import Misfit, decimals_of, shape_of, sifted
+
+_OPEN = "a quote opened in the record is never closed"
+_RETURN = "a lone carriage return in a value is not quoted"
+_BOOLS = pa.array(["", "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
+"""Texts of which Arrow's reader of CSV makes a boolean, or null."""
+_BYTES = [
+    (fits, np.isin(np.arange(256), np.frombuffer(b"0123456789+-" + more, np.uint8)))
+    for fits, more in (
+        (pa.types.is_integer, b" \t"),
+        (pa.types.is_floating, b" \t.eEnNaAiIfFtTyY"),
+        (pa.types.is_decimal, b" \t\n\r\v\f.eE"),
+        (pa.types.is_temporal, b" \t.:TZ"),
+    )
+]
+"""Whether a type is of a kind → for each byte, whether texts of its values have it."""
 
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 
@@ -43,6 +60,8 @@ class CsvFormat(SkippingBlanks):
     delimiter: str = ","
     header: bool = True
     needed: tuple[str, ...] = ()
+    _faulty: list[bool] = field(default_factory=list, compare=False, repr=False)
+    """Not empty if the last records had faults: Arrow's reader of CSV, which stops at one, is then not tried first."""
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
         """Return the offsets of line ends outside quotes; a quote that is never closed affects only its own line.
@@ -53,20 +72,43 @@ class CsvFormat(SkippingBlanks):
         ends = np.flatnonzero(bytes_ == 10) + 1
         if b'"' in data:
             quotes = np.flatnonzero(bytes_ == 34)
-            before = bytes_[np.maximum(quotes[::2] - 1, 0)]
-            usual = np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes[::2] == 0)
+            usual = self._begin_values(bytes_, quotes[::2])
             if usual.all() and not (final and len(quotes) % 2):
                 ends = ends[np.searchsorted(quotes, ends) % 2 == 0]
             else:
                 ends = self._scanned(data, ends, final=final)
         return without_blanks(data, ends)
 
+    def _begin_values(self, bytes_: Any, quotes: Offsets) -> Any:
+        """Return which of the quotes are at the beginning of a value, or follow another quote."""
+        before = bytes_[np.maximum(quotes - 1, 0)]
+        return np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes == 0)
+
+    def _odd_quotes(self, data: bytes, ends: Offsets) -> Offsets:
+        """Return the quotes that, in a piece of `data`, come third, fifth, … or first but open no value, or close none.
+
+        Args:
+            data: the bytes.
+            ends: the end offsets of the pieces.
+        """
+        bytes_ = np.frombuffer(data, np.uint8)
+        quotes = np.flatnonzero(bytes_ == 34)
+        pieces = ends.searchsorted(quotes, "right")
+        opens = (np.arange(len(quotes)) - pieces.searchsorted(pieces)) % 2 == 0
+        last = np.append(pieces[1:] != pieces[:-1], True)[: len(quotes)]
+        odd: Offsets = quotes[opens & (last | ~self._begin_values(bytes_, quotes))]
+        return odd
+
     def _scanned(self, data: bytes, lines: Offsets, *, final: bool) -> Offsets:
-        """Slow path of `boundaries`: scan records with quotes value by value; `lines` holds the ends of all lines."""
+        """Slow path of `boundaries`: scan records with unusual quotes, or with open ones in a line, value by value.
+
+        `lines` holds the ends of all lines.
+        """
         found: list[Offsets] = []
+        odd = self._odd_quotes(data, lines)
         start = 0
         while True:
-            quote = data.find(b'"', start)
+            quote = int(odd[at]) if (at := odd.searchsorted(start)) < len(odd) else -1
             line = max(start, data.rfind(b"\n", start, quote) + 1) if quote >= 0 else len(data)
             found.append(lines[np.searchsorted(lines, start, "right") : np.searchsorted(lines, line, "right")])
             if quote < 0:
@@ -81,18 +123,21 @@ class CsvFormat(SkippingBlanks):
 
     def _record_end(self, data: bytes, start: int) -> int | None:
         """Return the end offset of the record at `start`: 0 if there is no line end yet, None if a quote is open."""
-        ends = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode()))
-        while True:
-            while data[start : start + 1] == b'"':  # a quoted value, or its continuation after an escaped quote
-                start = data.find(b'"', start + 1) + 1
-                if not start:
-                    return None
-            end = ends.search(data, start)
-            if end is None:
-                return 0
-            if end.group() == b"\n":
-                return end.end()
-            start = end.end()
+        stop: int | None = start
+        while stop is not None:
+            stop = self._value_end(data, stop)
+            if not stop or data[stop - 1] == 10:
+                break
+        return stop
+
+    def _value_end(self, data: bytes, start: int) -> int | None:
+        """Return the offset after the value at `start` and what ends it; otherwise like `_record_end`."""
+        while data[start : start + 1] == b'"':  # a quoted value, or its continuation after an escaped quote
+            start = data.find(b'"', start + 1) + 1
+            if not start:
+                return None
+        end = re.compile(b"[\r\n%s]" % re.escape(self.delimiter.encode())).search(data, start)
+        return 0 if end is None else end.end()
 
     def start(self, path: str) -> int:
         """Return the offset after the byte order mark and the header, which must name the columns."""
@@ -117,47 +162,113 @@ class CsvFormat(SkippingBlanks):
         super().probe(path)
         self.start(path)
 
-    def decode(self, data: bytes, rows: int) -> pa.Table:
-        """Parse `data` with Arrow."""
+    def decode(self, records: Records) -> Parsed:
+        """Parse the records with Arrow; if it stops at a fault, those without a known one, by parts."""
+        if self.errors == "replace":
+            records = Records(self._text(records.data).encode(), records.rows, self._ends)
+        with suppress(Undecodable):
+            if not self._faulty:
+                return Parsed(self._parsed(records), {})
+        found = self._misquoted(records)
+        left = records.without(found)
+        parsed = (self._sifted(left) or self._by_parts(left)).beside(found, records)
+        self._faulty[:] = [True] if parsed.faults else []
+        return parsed
+
+    def _parsed(self, records: Records) -> pa.Table:
+        """Parse all records; raise `Undecodable` if one is invalid."""
+        data, rows = records.data, records.rows
         try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), self.types))
+            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), self.types, self.fields))
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
             raise self._wrong(self._message(error), data, row, self._column(error)) from None
         if self._is_open(data):
-            raise Undecodable(f"a quote opened in the record is never closed: {shown(data)}", "correct the file")
+            raise Undecodable(f"{_OPEN}: {shown(data)}", "correct the file")
         if len(table) != rows:
-            why = f"expected {rows} records, parsed {len(table)}: a lone carriage return in a value is not quoted"
-            raise Undecodable(f"{why}: {shown(data)}", "quote the value")
+            raise Undecodable(
+                f"expected {rows} records, parsed {len(table)}: {_RETURN}: {shown(data)}", "quote the value"
+            )
         return self._with_decimals(table, data)
 
-    def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
-        """Find the records with another number of values, or with a value that Arrow cannot convert."""
-        found = super().invalid(records)
-        numbers = [number for number in range(len(records)) if number not in found]
-        data = b"".join(records[number] for number in numbers)
-        if b'"' in data or b"\r" in data.replace(b"\r\n", b""):
-            return found  # Arrow's rows may be others: they are decoded piece by piece
+    def _by_parts(self, records: Records) -> Parsed:
+        """Parse what is before and after an invalid record, or the halves if it is not known which record that is."""
+        good, faults = list[pa.Table](), dict[int, Undecodable]()
+        waiting = [(0, records.rows)] if records.rows else []
+        while waiting:
+            first, last = waiting.pop()
+            try:
+                good.append(self._parsed(records.part(first, last)))
+            except Undecodable as fault:
+                if last - first == 1:
+                    faults[first] = fault
+                    continue
+                bad = None if fault.row is None else first + fault.row
+                cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
+                waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
+        return Parsed(pa.concat_tables(good).combine_chunks() if good else None, faults)
+
+    def _sifted(self, records: Records) -> Parsed | None:
+        """Read all records as text, and convert what can be of each column; None if that is impossible."""
         wrong: dict[int, tuple[str, str | None]] = {}
 
         def skip(row: Any) -> str:
             wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}", None
             return "skip"
 
+        texts = {name: self.types[name] for name in self.fields if _in_texts(self.types.get(name, pa.string()))}
+        others = {name: kind for name, kind in self.types.items() if name not in texts}
         try:
-            table = pa_csv.read_csv(pa.py_buffer(data), *self._options(len(data), {}, skip))
+            options = self._options(len(records.data), others, self.fields, skip)
+            table = pa_csv.read_csv(pa.py_buffer(records.data), *options)
         except pa.ArrowInvalid:
-            return found
-        rows = [row for row in range(len(numbers)) if row not in wrong]
-        for name, kind in self.types.items():
-            if name in self.fields and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                for row, text in _no_numbers(table[name].combine_chunks(), kind):
-                    why = f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
-                    wrong.setdefault(rows[row], (why, name))
-        return found | {
-            numbers[row]: self._wrong(why, records[numbers[row]], column=column) for row, (why, column) in wrong.items()
-        }
+            return None
+        if len(table) + len(wrong) != records.rows:
+            return None
+        rows, bad = records.others(wrong), set[int]()
+        for name, kind in texts.items():
+            given = table[name].combine_chunks()
+            column, unfit = _converted(given, kind)
+            is_decimal = pa.types.is_decimal(kind)
+            expected = (
+                f"expected a value that fits {kind}, got"
+                if is_decimal
+                else f"CSV conversion error to {kind}: invalid value"
+            )
+            for row in unfit:
+                why = f"column {name!r}: {expected} {given[row].as_py()!r}"
+                wrong.setdefault(int(rows[row]), (why, name))
+            bad.update(unfit)
+            table = table.set_column(table.column_names.index(name), name, column)
+        good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
+        faults = {row: self._wrong(why, records[row], column=column) for row, (why, column) in wrong.items()}
+        return Parsed(good.combine_chunks(), faults)
+
+    def _misquoted(self, records: Records) -> dict[int, Undecodable]:
+        """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
+        if b'"' not in records.data and b"\r" not in records.data:
+            return {}
+        bytes_ = np.frombuffer(records.data, np.uint8)
+        returns = np.flatnonzero(bytes_ == 13)
+        odd = [returns[np.append(bytes_, 10)[returns + 1] != 10], self._odd_quotes(records.data, records.ends)]
+        faults = {}
+        for number in np.unique(records.ends.searchsorted(np.concatenate(odd), "right")).tolist():
+            record = records[number].strip(b"\r\n")
+            if fault := self._misquoting(record + b"\n"):
+                faults[number] = Undecodable(f"{fault}: {shown(record)}", "correct the file, or quote the value")
+        return faults
+
+    def _misquoting(self, record: bytes) -> str:
+        """Return why Arrow does not see exactly one record; empty if it does."""
+        start = 0
+        while (stop := self._value_end(record, start)) is not None:
+            if record[stop - 1] == 13 and record[stop] != 10:
+                return _RETURN
+            if stop == len(record):
+                return ""
+            start = stop
+        return _OPEN
 
     def _wrong(self, why: str, data: bytes, row: int | None = None, column: str | None = None) -> Undecodable:
         kind = self.types.get(column or "")
@@ -197,7 +308,11 @@ class CsvFormat(SkippingBlanks):
         return None if found is None else self.columns[int(found[1])]
 
     def _options(
-        self, size: int, types: Mapping[str, pa.DataType], skip: Callable[[Any], str] | None = None
+        self,
+        size: int,
+        types: Mapping[str, pa.DataType],
+        fields: Sequence[str],
+        skip: Callable[[Any], str] | None = None,
     ) -> Iterable[Any]:
         types = {name: types.get(name, pa.string()) for name in self.columns}
         types = {name: pa.string() if pa.types.is_decimal(kind) else kind for name, kind in types.items()}
@@ -205,25 +320,55 @@ class CsvFormat(SkippingBlanks):
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(self.fields)
+                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(fields)
             ),
         )
 
 
-def _no_numbers(given: pa.StringArray, kind: pa.DataType) -> Iterator[tuple[int, str]]:
-    """Yield row and text of what Arrow cannot convert to a number of `kind`, which it parses in CSV as in a cast."""
-    texts = pc.utf8_trim(pc.if_else(pc.equal(given, ""), None, given), " \t")
-    waiting = [(0, len(texts))]
-    while waiting:
-        first, count = waiting.pop()
-        try:
-            texts.slice(first, count).cast(kind)
-        except pa.ArrowInvalid:
-            half = count // 2
-            if count == 1:
-                yield first, given[first].as_py()
-            else:
-                waiting += [(first, half), (first + half, count - half)]
+def _in_texts(kind: pa.DataType) -> bool:
+    """Return whether texts are cast to a type as Arrow's reader of CSV converts them."""
+    return pa.types.is_boolean(kind) or shape_of(kind) is not None
+
+
+def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]]:
+    """Return texts as a column, with null in place of those that cannot be converted, and their rows."""
+    if pa.types.is_boolean(kind):
+        fits = pc.is_in(given, _BOOLS)
+        wrong: list[int] = pc.indices_nonzero(pc.invert(fits)).to_pylist()
+        return pc.if_else(pc.and_(fits, pc.not_equal(given, "")), given, None).cast(kind), wrong
+    with suppress(pa.ArrowInvalid):  # the usual case
+        if not pa.types.is_decimal(kind):
+            return given.cast(kind), []
+
+    def doubtful() -> Any:
+        texts = pc.utf8_trim(given, " \t")
+        return pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape_of(kind)))).to_pylist()
+
+    return sifted(given, kind, _as_read, lambda: _impossible(given, kind), doubtful)
+
+
+def _cast(texts: pa.StringArray, kind: pa.DataType) -> Any:
+    return decimals_of(texts, kind) if pa.types.is_decimal(kind) else texts.cast(kind)
+
+
+def _as_read(texts: pa.StringArray, kind: pa.DataType) -> Any:
+    """Convert texts as Arrow's reader of CSV does, which trims them, and makes null of an empty one."""
+    with suppress(pa.ArrowInvalid, Misfit):
+        return _cast(texts, kind)
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    return _cast(texts if pa.types.is_timestamp(kind) else pc.utf8_trim(texts, " \t"), kind)
+
+
+def _impossible(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
+    """Return the rows of texts with a byte that no value of a type has; an integer of Arrow may have hex digits."""
+    bounds, data = texts.buffers()[1:]
+    ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    usual = next(known for fits, known in _BYTES if fits(kind))
+    odd = np.flatnonzero(~usual[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]) + ends[0]
+    rows: list[int] = np.unique(ends.searchsorted(odd, "right") - 1).tolist()
+    if pa.types.is_integer(kind):
+        return [row for row in rows if "x" not in (text := texts[row].as_py().lower()) or text[0] == "x"]
+    return rows
 
 
 def _columns_of(path: str, delimiter: str) -> tuple[str, ...]:

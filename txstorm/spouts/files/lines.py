@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from bisect import bisect, insort
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -143,78 +143,51 @@ class LineFormat:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
-        self._emit_records(_Records(self, segment, data), data, collector)
+        located = _Located(segment, Records(data, segment.rows, self._ends))
+        records, found = located.records, self._not_utf8(located.records)
+        given = records.without(found)
+        good, faults = (self.decode(given) if given.rows else Parsed(None, {})).beside(found, records)
+        located.refuse(faults, collector)
+        if len(faults) < records.rows:
+            collector.origin(partial(_described, located, faults))
+            self._send(good, collector)
 
-    def decode(self, data: bytes, rows: int) -> pa.Table | pa.RecordBatch:
-        """Return all `rows` records of `data`, which is valid UTF-8, as columns; raise `Undecodable` if one is bad."""
+    def decode(self, records: Records) -> Parsed:
+        """Return the valid records among `records`, which are valid UTF-8 unless `errors` says otherwise."""
         raise NotImplementedError
 
-    def _emit_records(self, records: _Records, data: bytes, collector: Collector) -> None:
-        """Emit the records of `data` that are valid, and refuse the others."""
-        try:
-            collector.origin(records.described)
-            self._emit_all(data, records.rows, collector)
-        except Undecodable:
-            self._emit_good(records, collector)
+    def _send(self, good: Any, collector: Collector) -> None:
+        """Emit the records that `decode` has returned."""
+        collector.emit_batch(good)
 
-    def _emit_all(self, data: bytes, rows: int, collector: Collector) -> None:
-        """Emit all `rows` records of `data`, or raise `Undecodable` and emit none."""
-        collector.emit_batch(self.decode(self._utf8(data), rows))
+    def _text(self, data: bytes) -> str:
+        return data.decode("utf-8", self.errors)
 
-    def _emit_good(self, records: _Records, collector: Collector) -> None:
-        """Emit the valid records in order and refuse the others.
+    def _ends(self, data: bytes) -> Offsets:
+        """Return the end offsets of the records in `data`, of which the last may have no line end."""
+        ends = self.boundaries(data, final=True)
+        return np.append(ends, len(data)) if self.is_record(data[ends[-1] if len(ends) else 0 :]) else ends
 
-        The invalid ones that are found at once are left out, and the rest is decoded; where that fails, what is before
-        and after the invalid record, or the halves if it is not known which record that is.
-        """
-        data = [records.piece(number, number + 1) for number in range(len(records.ends))]
-        invalid = self.invalid(data)
-        numbers = [number for number in range(len(data)) if number not in invalid]
-        good: list[pa.Table] = []
-        waiting = [(0, len(numbers))] if numbers else []
-        while waiting:
-            first, last = waiting.pop()
+    def _not_utf8(self, records: Records) -> dict[int, Undecodable]:
+        """Return number → fault of the records that are not UTF-8; it decodes pieces, all of which an error copies."""
+        data, faults = records.data, dict[int, Undecodable]()
+        if data.isascii() or self.errors == "replace" or is_utf8(data):
+            return faults
+        ends, start = records.ends, 0
+        while start < ends[-1]:
+            stop = int(ends[min(int(ends.searchsorted(start + _DECODED)), len(ends) - 1)])
             try:
-                piece = self._utf8(b"".join(data[number] for number in numbers[first:last]))
-                good.append(pa.table(self.decode(piece, last - first)))
-            except Undecodable as fault:
-                if last - first == 1:
-                    invalid[numbers[first]] = fault
-                    continue
-                bad = None if fault.row is None else first + fault.row
-                cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
-                waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
-        for number in sorted(invalid):
-            records.refuse(number, invalid[number], collector)
-        if good:
-            collector.origin(partial(_described, records, [one for one in numbers if one not in invalid]))
-            collector.emit_batch(pa.concat_tables(good).combine_chunks())
-
-    def invalid(self, records: Sequence[bytes]) -> dict[int, Undecodable]:
-        """Return number → fault of records that are certainly invalid, as far as that can be seen in all at once."""
-        found = {}
-        for number, record in enumerate(records):
-            try:
-                self._utf8(record)
-            except Undecodable as fault:
-                found[number] = fault
-        return found
-
-    def _utf8(self, data: bytes) -> bytes:
-        if data.isascii():
-            return data
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if self.errors == "replace":
-                return data.decode("utf-8", "replace").encode("utf-8")
-            why = f"byte {data[error.start]:#04x} (byte {error.start + 1} of the record) is not UTF-8"
-            raise Undecodable(why, "convert the file, or read it with errors='replace'") from None
-        return data
+                data[start:stop].decode()
+            except UnicodeDecodeError as error:
+                number, at = int(ends.searchsorted(start + error.start, "right")), start + error.start
+                why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
+                faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'")
+                stop = int(ends[number])
+            start = stop
+        return faults
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Location of one record.
 
     Attributes:
@@ -239,7 +212,7 @@ class Place:
 
 
 class Undecodable(Exception):
-    """The bytes being decoded contain an invalid record.
+    """One record is invalid.
 
     Args:
         why: the fault.
@@ -254,33 +227,92 @@ class Undecodable(Exception):
         self.row, self.misfit = row, misfit
 
     def error(self, place: Place) -> SpoutError:
-        """Return the error to report if the bytes are exactly one record, at `place`."""
+        """Return the error to report for the record at `place`."""
         error = SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
         error.__cause__ = self.misfit
         return error
 
 
+class Parsed(NamedTuple):
+    """Decoded records: the valid ones, in order, and number → fault of the others."""
+
+    good: Any
+    faults: Mapping[int, Undecodable]
+
+    def beside(self, found: Mapping[int, Undecodable], records: Records) -> Parsed:
+        """Return the same of all `records`, of which those with a fault in `found` had been left out."""
+        if not found:
+            return self
+        numbers = records.others(found)
+        return Parsed(self.good, {**found, **{int(numbers[row]): fault for row, fault in self.faults.items()}})
+
+
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
+_DECODED = 1 << 13
+"""Bytes of the pieces that are searched for records that are not UTF-8."""
 _MOST_COUNTED = 1000
 COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
 
 
-class _Records:
-    """The records of a segment, by number; where they are is found once it is asked for."""
+class Records:
+    """Consecutive records, as bytes; where each of them ends is found once it is asked for.
 
-    def __init__(self, form: LineFormat, segment: Segment, data: bytes) -> None:
-        self._form = form
-        self._segment = segment
-        self._data = data
-        self.rows = segment.rows
+    Args:
+        data: the bytes.
+        rows: the number of records.
+        find: returns the end offsets of the records in `data`.
+    """
+
+    def __init__(self, data: bytes, rows: int, find: Callable[[bytes], Offsets]) -> None:
+        self.data = data
+        self.rows = rows
+        self._find = find
 
     @cached_property
-    def ends(self) -> list[int]:
-        ends: list[int] = self._form.boundaries(self._data, final=True).tolist()
-        return [*ends, len(self._data)] if self._form.is_record(self._data[ends[-1] if ends else 0 :]) else ends
+    def ends(self) -> Offsets:
+        """The end offsets of the records."""
+        return self._find(self.data)
+
+    def start(self, number: int) -> int:
+        """Return the offset of the first byte of a record, with line ends before it."""
+        return int(self.ends[number - 1]) if number else 0
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.data[self.start(number) : int(self.ends[number])]
+
+    def others(self, numbers: Collection[int]) -> Offsets:
+        """Return all numbers of records but the given ones."""
+        return np.delete(np.arange(self.rows), list(numbers))
+
+    def part(self, first: int, last: int) -> Records:
+        """Return the records from `first` to `last`, which is excluded."""
+        start, ends = self.start(first), self.ends[first:last]
+        return Records(self.data[start : self.start(last)], last - first, lambda _: ends - start)
+
+    def without(self, numbers: Collection[int]) -> Records:
+        """Return all records but those of the given numbers."""
+        if not numbers:
+            return self
+        left = self.others(numbers)
+        if not len(left):
+            return Records(b"", 0, lambda _: left)
+        starts = np.concatenate(([0], self.ends[:-1]))
+        last = np.append(np.flatnonzero(np.diff(left) > 1), len(left) - 1)  # of each run without a gap
+        first = left[np.concatenate(([0], last[:-1] + 1))]
+        spans = zip(starts[first].tolist(), self.ends[left[last]].tolist(), strict=True)
+        sizes = (self.ends - starts)[left]
+        return Records(b"".join([self.data[one:other] for one, other in spans]), len(left), lambda _: np.cumsum(sizes))
+
+
+class _Located:
+    """The records of a segment, with their places in the file."""
+
+    def __init__(self, segment: Segment, records: Records) -> None:
+        self._segment = segment
+        self.records = records
 
     @cached_property
     def _lines_before(self) -> int | None:
@@ -289,49 +321,62 @@ class _Records:
 
     @cached_property
     def _line_ends(self) -> Offsets:
-        return np.flatnonzero(np.frombuffer(self._data, np.uint8) == 10)
+        return np.flatnonzero(np.frombuffer(self.records.data, np.uint8) == 10)
 
-    def piece(self, first: int, last: int) -> bytes:
-        """Return the bytes of the records `first` (inclusive) to `last` (exclusive)."""
-        return self._data[self.ends[first - 1] if first else 0 : self.ends[last - 1]]
+    def places(self, numbers: Sequence[int]) -> Iterator[tuple[Place, bytes]]:
+        """Yield the place of each of the records, without line ends before it, and its bytes."""
+        first, before, file = self._segment.start, self._lines_before, self._segment.file
+        data, ends, chosen = self.records.data, self.records.ends, np.array(numbers)
+        stops, given = ends[chosen].tolist(), np.where(chosen > 0, ends[chosen - 1], 0).tolist()
+        pieces = [data[start:stop].lstrip(b"\r\n") for start, stop in zip(given, stops, strict=True)]
+        starts = [stop - len(piece) for stop, piece in zip(stops, pieces, strict=True)]
+        lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
+        for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
+            yield Place(file, first + start, first + stop, line), piece
 
-    def place(self, number: int) -> Place:
-        """Return the location of one record, without line ends before it."""
-        piece, stop = self.piece(number, number + 1), self.ends[number]
-        start, before = stop - len(piece.lstrip(b"\r\n")), self._lines_before
-        line = None if before is None else before + int(np.searchsorted(self._line_ends, start)) + 1
-        return Place(self._segment.file, self._segment.start + start, self._segment.start + stop, line)
-
-    def described(self, number: int) -> dict[str, Any]:
-        """Return the description of one record for a dead letter."""
-        return self.place(number).described(self.piece(number, number + 1))
-
-    def refuse(self, number: int, fault: Undecodable, collector: Collector) -> None:
-        """Refuse one record."""
-        collector.refuse(fault.error(self.place(number)), self.described(number))
+    def refuse(self, faults: Mapping[int, Undecodable], collector: Collector) -> None:
+        """Refuse records, given number → fault."""
+        numbers = sorted(faults)
+        for number, (place, data) in zip(numbers, self.places(numbers) if numbers else (), strict=True):
+            collector.refuse(faults[number].error(place), place.described(data))
 
 
-_counted: dict[str, tuple[tuple[int, int], int, int]] = {}
-"""File → its inode and time, an offset, and the number of lines before it."""
+_counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
+"""File → its inode and time, and in order of offsets: an offset, and the number of lines before it."""
 
 
 def _lines_before(path: str, offset: int) -> int:
-    """Count the lines of `path` before `offset`, from the place up to which they were counted last."""
+    """Count the lines of `path` before `offset`, from the nearest place up to which they have been counted."""
     status = os.stat(path)
     version = status.st_ino, status.st_mtime_ns
-    known, last, lines = _counted.get(path, (version, 0, 0))
-    if known != version:
-        last = lines = 0
-    between = read_range(path, min(last, offset), abs(offset - last)).count(b"\n")
-    lines += between if offset >= last else -between
-    if len(_counted) > _MOST_COUNTED:
-        _counted.clear()
-    _counted[path] = version, offset, lines
+    if _counted.get(path, (None,))[0] != version:
+        if len(_counted) > _MOST_COUNTED:
+            _counted.clear()
+        _counted[path] = version, [(0, 0)]
+    known = _counted[path][1]
+    at = bisect(known, (offset, 0))
+    last, lines = min(known[max(at - 1, 0) : at + 1], key=lambda one: abs(one[0] - offset))
+    between = np.frombuffer(read_range(path, min(last, offset), abs(offset - last)), np.uint8)
+    lines += int(np.count_nonzero(between == 10)) * (1 if offset >= last else -1)
+    if offset != last:
+        insort(known, (offset, lines))
     return lines
 
 
-def _described(records: _Records, numbers: Sequence[int], row: int) -> dict[str, Any]:
-    return records.described(int(numbers[row]))
+def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
+    """Return the description of the `row`-th record without a fault."""
+    number = int(located.records.others(faults)[row])
+    [(place, data)] = located.places([number])
+    return place.described(data)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether `data` is valid UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def shown(data: bytes) -> str:
@@ -344,18 +389,19 @@ def shown(data: bytes) -> str:
 class TextFormat(LineFormat):
     """Text format: one record per line; blank lines are records."""
 
-    def decode(self, data: bytes, rows: int) -> pa.RecordBatch:
+    def decode(self, records: Records) -> Parsed:
         """Return one column, built from all bytes at once instead of line by line."""
+        data = records.data if self.errors == "strict" else self._text(records.data).encode()
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        if len(ends) < rows:
+        if len(ends) < records.rows:
             ends = np.append(ends, len(data))
         offsets = np.zeros(len(ends) + 1, np.int32)
         offsets[1:] = ends - np.arange(len(ends))
         buffers = pa.py_buffer(offsets), pa.py_buffer(data.replace(b"\n", b""))
         column = pa.StringArray.from_buffers(len(ends), *buffers)
-        return pa.RecordBatch.from_arrays([column], names=list(self.fields))
+        return Parsed(pa.RecordBatch.from_arrays([column], names=list(self.fields)), {})
 
 
 @dataclass(frozen=True)
@@ -370,27 +416,31 @@ class SkippingBlanks(LineFormat):
         """Return whether `tail` contains anything but line ends."""
         return bool(tail.strip(b"\r\n"))
 
+    def _lines(self, records: Records) -> list[str]:
+        """Return the lines that are records, without line ends."""
+        text = self._text(records.data)
+        lines = [line for line in text.split("\n") if line and line != "\r"][: records.rows]
+        return [line.strip("\r") for line in lines] if "\r" in text else lines
+
 
 @dataclass(frozen=True)
 class JsonLinesFormat(SkippingBlanks):
     """JSON-lines format: one JSON object per line; a missing key is None."""
 
-    def _emit_all(self, data: bytes, rows: int, collector: Collector) -> None:
-        lines = self._utf8(data).decode("utf-8").split("\n")
-        for record in [_json_object(line) for line in lines if line and line != "\r"]:
-            collector.emit(*[record.get(name) for name in self.fields])
-
-    def _emit_good(self, records: _Records, collector: Collector) -> None:
-        good: list[int] = []
-        collector.origin(partial(_described, records, good))
-        for number in range(len(records.ends)):
+    def decode(self, records: Records) -> Parsed:
+        """Return the objects as a list."""
+        good, faults = [], dict[int, Undecodable]()
+        for number, line in enumerate(self._lines(records)):
             try:
-                record = _json_object(self._utf8(records.piece(number, number + 1)).decode("utf-8").strip("\r\n"))
+                good.append(_json_object(line))
             except Undecodable as fault:
-                records.refuse(number, fault, collector)
-            else:
-                good.append(number)
-                collector.emit(*[record.get(name) for name in self.fields])
+                faults[number] = fault
+        return Parsed(good, faults)
+
+    def _send(self, good: Any, collector: Collector) -> None:
+        """Emit row by row: the types of the columns are those of the values."""
+        for record in good:
+            collector.emit(*[record.get(name) for name in self.fields])
 
 
 @dataclass(frozen=True)
@@ -403,19 +453,12 @@ class TypedJsonFormat(SkippingBlanks):
 
     objects: JsonObjects = field(default_factory=lambda: JsonObjects({}), hash=False)
 
-    def _emit_records(self, records: _Records, data: bytes, collector: Collector) -> None:
-        data = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
-        try:
-            found = self.objects.read(list(filter(None, data.decode("utf-8", self.errors).split("\n"))))
-        except UnicodeDecodeError:  # the record alone is invalid
-            found = self.objects.read(list(filter(None, data.split(b"\n"))))
-        for number in sorted(found.bad):
-            text = records.piece(number, number + 1)
-            why = found.bad[number]
-            fault = Undecodable(f"{why}: {shown(text)}", "correct the file or the types", misfit=why)
-            records.refuse(number, self.invalid([text]).get(0, fault), collector)
-        collector.origin(partial(_described, records, found.good_rows()))
-        collector.emit_batch(found.good())
+    def decode(self, records: Records) -> Parsed:
+        """Return the fields as columns."""
+        found = self.objects.read(self._lines(records))
+        cure = "correct the file or the types"
+        faults = {row: Undecodable(f"{why}: {shown(records[row])}", cure, misfit=why) for row, why in found.bad.items()}
+        return Parsed(found.good(), faults)
 
 
 def json_fields(path: str, errors: str) -> tuple[str, ...] | None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txstorm.api.output import Collector
 from txstorm.errors import LEAVE_OUT, SpoutError
-from txstorm.spouts.files.lines import KEPT, SHOWN, read_range
+from txstorm.spouts.files.lines import KEPT, SHOWN, is_utf8, read_range
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
-from txstorm.typed import NO_TIME, rows_out_of_range
+from txstorm.typed import NO_TIME, rows_out_of_range, unfit
 
 MAGIC = b"PAR1"
 SHORTEST = 12
@@ -151,51 +152,55 @@ class ParquetFormat:
 
 def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> None:
     """Emit `rows`, numbered from `first`; rows with values that Python cannot represent are refused."""
-    bad = [row for row in range(rows.num_rows) if _fault(rows.slice(row, 1))] if _is_suspect(rows) else []
-    for row in bad:
-        found = rows.slice(row, 1)
-        text = ", ".join(
-            f"{name}={_text(column)}" for name, column in zip(rows.schema.names, found.columns, strict=True)
-        )
-        msg = f"file spout: {path}, row {first + row}: {_fault(found)}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
-        collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
+    bad = sorted({row for column in rows.columns for row in _bad(column)})
     if bad:
-        good = np.ones(rows.num_rows, bool)
-        good[bad] = False
-        rows = rows.filter(pa.array(good))
+        values = [_described(column) for column in rows.take(bad).columns]
+        for row, given in zip(bad, zip(*values, strict=True), strict=True):
+            named = list(zip(rows.schema.names, given, strict=True))
+            fault = next(f"column {name!r}: {why}" for name, (_, why) in named if why)
+            text = ", ".join(f"{name}={text}" for name, (text, _) in named)
+            msg = f"file spout: {path}, row {first + row}: {fault}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
+            collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
+        rows = rows.take(np.delete(np.arange(rows.num_rows), bad))
     collector.emit_batch(rows)
 
 
-def _is_suspect(rows: pa.Table) -> bool:
-    """Return whether Python may fail to represent a value, such as invalid UTF-8 or a time beyond the year 9999."""
+def _bad(column: pa.ChunkedArray) -> list[int]:
+    """Return the rows that Python cannot represent, such as invalid UTF-8 or a time beyond the year 9999."""
+    found = rows_out_of_range(column)
     try:
-        rows.validate(full=True)
+        column.validate(full=True)
     except pa.ArrowInvalid:
-        return True
-    return any(rows_out_of_range(column) for column in rows.columns)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            odd = pc.indices_nonzero(pc.invert(pc.string_is_ascii(column))).to_pylist()
+            return [row for row, text in zip(odd, _raw(column).take(odd).to_pylist(), strict=True) if not is_utf8(text)]
+        found += unfit(column, column.type, lambda part, _: part.to_pylist(), [(0, len(column))])
+    return found
 
 
-def _fault(rows: pa.Table) -> str:
-    """Return the reason why Python cannot represent these rows; empty if it can."""
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+def _described(column: pa.ChunkedArray) -> list[tuple[str, str]]:
+    """Return each value as text, with the reason why Python cannot represent it; empty if it can."""
+    far, found = set(rows_out_of_range(column)), list[tuple[str, str]]()
+    for row, given in enumerate(column):
         try:
-            if rows_out_of_range(column):
-                return f"column {name!r}: {NO_TIME}"
-            column.to_pylist()
+            value, why = given.as_py(), ""
+            text = str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
         except (ValueError, OverflowError, pa.ArrowException) as error:
-            return f"column {name!r}: {type(error).__name__}: {error}"
-    return ""
+            text, why = _raw_text(column.slice(row, 1)), f"{type(error).__name__}: {error}"
+        found.append((text, NO_TIME if row in far else why))
+    return found
 
 
-def _text(column: pa.ChunkedArray) -> str:
-    """Return the only value of `column`, as text."""
+def _raw(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the bytes of texts, or the numbers of times."""
+    kind = column.type
+    return column.cast(pa.binary() if pa.types.is_string(kind) or pa.types.is_large_string(kind) else pa.int64())
+
+
+def _raw_text(column: pa.ChunkedArray) -> str:
+    """Return the only value of `column`, which Python cannot represent, as text."""
     try:
-        value = column[0].as_py()
-        return str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
-    except (ValueError, OverflowError, pa.ArrowException):
-        kind = pa.binary() if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else pa.int64()
-    try:
-        return repr(column.cast(kind)[0].as_py())
+        return repr(_raw(column)[0].as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         return "?"
 

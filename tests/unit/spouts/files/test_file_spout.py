@@ -245,7 +245,7 @@ def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
             r"a\.csv, line 2 \(bytes 4-8\): column 'b': .*invalid value 'x': '1,x'; ",
         ),
         ('a,b\n1,"open\n2,3\n', {}, r"line 2 \(bytes 4-12\): a quote opened in the record is never closed"),
-        ("a,b\n1,x\r2,y\n", {}, r"line 2 \(bytes 4-12\): expected 1 records, parsed 2: a lone carriage return"),
+        ("a,b\n1,x\r2,y\n", {}, r"line 2 \(bytes 4-12\): a lone carriage return"),
         ("a,a\n1,2\n", {}, r"header \['a', 'a'\] has a duplicate or empty name"),
         ("a,\n1,2\n", {}, "a duplicate or empty name"),
         ("a,b\n", {"fields": ["a", "z"]}, r"no column \['z'\]; the columns are \['a', 'b'\]"),
