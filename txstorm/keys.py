@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import EmitError, StateError
+from txstorm.misfits import LONGEST, decimal_digits, shown
 from txstorm.tagged import text_of, value_of
-from txstorm.typed import LONGEST, decimal_digits, shown
 
 KEY_GROUPS = 32768
 _MASK = (1 << 64) - 1

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import txstorm
-from txstorm.typed import Misfit, column_of, converted, decimals_of, fits, nearest, python_values, rows_out_of_range
+from txstorm.misfits import Misfit
+from txstorm.typed import column_of, converted, decimals_of, fits, nearest, python_values, rows_out_of_range
 
 PYTHON = Context(prec=200)
 DECIMAL, TIME = pa.decimal128(38, 18), pa.timestamp("us", "UTC")

@@ -42,8 +42,9 @@ from txstorm.bolts.operators import (
     presence,
 )
 from txstorm.errors import InputError
+from txstorm.misfits import Misfit
 from txstorm.tagged import MARK, value_of
-from txstorm.typed import ARROW_ERRORS, Misfit
+from txstorm.typed import ARROW_ERRORS
 
 if TYPE_CHECKING:
     from lark import Lark

@@ -39,7 +39,8 @@ from txstorm.bolts.operators import (
 )
 from txstorm.errors import InputError
 from txstorm.keys import decimal_text
-from txstorm.typed import converted, decimals_of, nearest, shown
+from txstorm.misfits import shown
+from txstorm.typed import converted, decimals_of, nearest
 
 _SPACE = "".join(one for one in map(chr, range(0x3001)) if one.isspace())
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")

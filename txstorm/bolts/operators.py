@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.errors import InputError
-from txstorm.typed import ARROW_ERRORS, Misfit, column_of, converted, nearest, python_type, python_values, shown
+from txstorm.misfits import Misfit, shown
+from txstorm.typed import ARROW_ERRORS, column_of, converted, nearest, python_type, python_values
 
 NULL, BOOL, INT, FLOAT, STR, DATE = pa.null(), pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.date32()
 TIME = pa.timestamp("us", tz="UTC")

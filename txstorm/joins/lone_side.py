@@ -20,7 +20,7 @@ from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
 from txstorm.joins.stores.row_text import MAX_KEY_BYTES, key_bytes
 from txstorm.keys import KEY_TYPES, is_key
-from txstorm.typed import shown
+from txstorm.misfits import shown
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule

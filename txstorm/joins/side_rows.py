@@ -21,8 +21,9 @@ from txstorm.errors import InputError
 from txstorm.joins.rules.blocks import ARRIVAL, KEY, Hashes, Mask, Numbers, Rows
 from txstorm.joins.side import Side
 from txstorm.keys import groups_of, hash_rows, key_group, plain, row_text
+from txstorm.misfits import Misfit
 from txstorm.tagged import text_of, value_of
-from txstorm.typed import Misfit, column_of, converted
+from txstorm.typed import column_of, converted
 from txstorm.windows.aggregates.groups import numbered, whole
 from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.event_time import UNITS

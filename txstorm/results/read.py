@@ -17,6 +17,7 @@ import pyarrow as pa
 from txstorm.api.names import near
 from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.errors import StateError, TableCorrupt
+from txstorm.misfits import decimal_digits
 from txstorm.storage.rows.schema import OP, PREV, STAMP, TXID, in_order
 from txstorm.storage.rows.ttl import alive, moment, ttl_of
 from txstorm.storage.tables.as_of import bound_as_of, check_right, too_old, version_as_of, why_not
@@ -27,7 +28,6 @@ from txstorm.storage.tables.merge_layout import no_changes
 from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.table import DeltaTableState, open_table
 from txstorm.storage.upkeep.read_guard import reads
-from txstorm.typed import decimal_digits
 
 Stamps = Callable[[int], int | None]
 """Function that returns the stamp of a committed txid, UTC microseconds; None if it is unknown."""

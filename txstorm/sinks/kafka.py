@@ -18,7 +18,8 @@ from txstorm.api.external import Outlet
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
 from txstorm.errors import SettingError, StateError
-from txstorm.typed import LAST_MICROS, decimal_digits
+from txstorm.misfits import decimal_digits
+from txstorm.typed import LAST_MICROS
 
 if TYPE_CHECKING:
     from txstorm.clients.kafka.producer import KafkaWriter, Settings

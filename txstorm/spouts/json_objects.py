@@ -21,16 +21,14 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import arrow_type
 from txstorm.errors import SettingError
+from txstorm.misfits import Misfit, decimal_digits, shown
 from txstorm.typed import (
     ARROW_ERRORS,
-    Misfit,
-    decimal_digits,
     misfit,
     of_values,
     python_type,
     python_values,
     shape_of,
-    shown,
     sifted,
     sum_bounds,
     times_of,

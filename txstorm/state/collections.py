@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
+from txstorm.misfits import shown
 from txstorm.row_order import order_of
 from txstorm.state.collection_changes import ChangeRows, combined, joined_blocks
 from txstorm.state.index.collection_index import CollectionIndex, PublishedLayers, PublishedRows, RowForm
@@ -39,7 +40,7 @@ from txstorm.storage.rows.schema import (
     changes_schema,
     order_field,
 )
-from txstorm.typed import python_values, restored, shown
+from txstorm.typed import python_values, restored
 
 A = TypeVar("A")
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
+from txstorm.misfits import shown
 from txstorm.state.keyed import StateGroup
 from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
 from txstorm.storage.rows.update_rules import Stored
-from txstorm.typed import shown
 
 _THERE = "_there"
 

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError
+from txstorm.misfits import shown
 from txstorm.state.index.index import KeyIndex
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, RowBatch, Value, ValueForm, absences, joined, row_arrays
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.storage.rows.ttl import moment
 from txstorm.storage.rows.update_rules import Gone, Row, Stored, base
-from txstorm.typed import shown
 
 
 @dataclass(frozen=True)

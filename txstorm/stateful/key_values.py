@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from txstorm.api.external import KeyValueState
 from txstorm.errors import EmitError, StateError
 from txstorm.keys import EQUAL, text
+from txstorm.misfits import shown
 from txstorm.tagged import text_of, value_of
-from txstorm.typed import shown
 
 Changes = Mapping[bytes, bytes | None]
 """Serialized key → serialized value; None: the key is deleted."""

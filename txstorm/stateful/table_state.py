@@ -13,9 +13,9 @@ from txstorm.api.external import KeyValueState
 from txstorm.api.state import KeyedState, KeyTexts, StateHandle, arrow_type, form_of_keys
 from txstorm.errors import StateError
 from txstorm.keys import plain
+from txstorm.misfits import shown
 from txstorm.stateful.key_values import Form, KeySerializer
 from txstorm.tagged import text_of, value_of
-from txstorm.typed import shown
 
 TASK, KEY, VALUE = "task", "key", "value"
 KEYS, VALUES, TEXT = "keys", "values", "text"

@@ -16,9 +16,9 @@ from txstorm.api.output import Collector
 from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError
+from txstorm.misfits import shown
 from txstorm.stateful.bolt import HOOK_NAMES, AnchoringCollector, StatefulHooks
 from txstorm.stateful.committer import StatePart
-from txstorm.typed import shown
 from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.buffer import TupleBuffer
 from txstorm.windows.committer import WindowCommitter

@@ -18,10 +18,10 @@ from txstorm.api.tuples import Origin, Tuple
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.task.collector import OutputCollector
 from txstorm.errors import InputError, StateError
+from txstorm.misfits import shown
 from txstorm.stateful.bolt import AnchoringCollector
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
-from txstorm.typed import shown
 from txstorm.windows.rules.event_time import END, late, microseconds
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment, Place, Rows, Unit, Window, end_at, fire
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of

@@ -14,8 +14,9 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.state import CollectionHandle, CollectionState, KeyTexts, arrow_type
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import InputError
+from txstorm.misfits import Misfit
 from txstorm.tagged import text_of, value_of
-from txstorm.typed import Misfit, column_of, converted
+from txstorm.typed import column_of, converted
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.records import StoredInputs

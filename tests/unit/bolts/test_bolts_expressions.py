@@ -12,7 +12,7 @@ from seeded import seeded
 
 from txstorm.bolts import parsed
 from txstorm.errors import InputError
-from txstorm.typed import Misfit
+from txstorm.misfits import Misfit
 
 COLUMNS = {
     "a": pa.array([1, None, -3, 2], pa.int64()),

@@ -17,11 +17,11 @@ from spouts_recording import Bench, Recorder
 from txstorm import NOT_READY, TransactionalTopologyBuilder
 from txstorm.errors import SettingError, SpoutError, TxstormError
 from txstorm.joins.service.ready_made import JsonFields
+from txstorm.misfits import Misfits
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout, TransactionalKafkaSpout
 from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.spouts.kafka.records import emit_records
-from txstorm.typed import Misfits
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 BAD = object()

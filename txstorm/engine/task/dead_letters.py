@@ -20,9 +20,10 @@ from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
 from txstorm.engine.task.error_rows import RAISED, kind_of, message_of
 from txstorm.errors import SpoutError, StateError, without_advice
+from txstorm.misfits import Misfits
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
-from txstorm.typed import Misfits, misfit_behind, misfits
+from txstorm.typed import misfit_behind, misfits
 
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent

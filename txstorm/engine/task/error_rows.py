@@ -9,7 +9,8 @@ from weakref import ref
 
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
-from txstorm.typed import misfit_behind, shown
+from txstorm.misfits import shown
+from txstorm.typed import misfit_behind
 from txstorm.user_code import line_of
 
 RAISED = (Exception, SystemExit)

@@ -17,8 +17,9 @@ from txstorm.api.state import arrow_type
 from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
 from txstorm.keys import Hashes, canonical_value, hash_rows, plain_values
+from txstorm.misfits import Misfit, shown
 from txstorm.row_order import Numbers
-from txstorm.typed import Misfit, column_of, python_type, shown
+from txstorm.typed import column_of, python_type
 from txstorm.windows.aggregates.groups import whole
 
 CACHE_BYTES = 1 << 30

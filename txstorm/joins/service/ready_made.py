@@ -16,11 +16,11 @@ from txstorm.joins.delay.store_join import StoreJoin
 from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.interval.interval_join import IntervalJoin
 from txstorm.joins.service.configuration import PARTITION, JoinService, SideConfig, StorePart
+from txstorm.misfits import Misfits
 from txstorm.sinks.delta import DeltaSink
 from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.spouts.kafka.spout import OpaqueTransactionalKafkaSpout
 from txstorm.topology.program import Call, ComponentCall, Program, Subscription
-from txstorm.typed import Misfits
 
 
 class ReadyMadeJoin:

@@ -13,8 +13,8 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from txstorm import keys
 from txstorm.api.join_store import StoreRow
 from txstorm.errors import InputError, StateError
+from txstorm.misfits import shown
 from txstorm.tagged import tag, untag
-from txstorm.typed import shown
 
 MAX_KEY_BYTES = 65_536
 MAX_ROW_BYTES = 16 << 20

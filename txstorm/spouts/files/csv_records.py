@@ -20,10 +20,11 @@ import pyarrow.csv as pa_csv
 from txstorm.api.names import near
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
+from txstorm.misfits import Misfit
 from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, shown, without_blanks
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
-from txstorm.typed import Misfit, decimals_of, shape_of, sifted
+from txstorm.typed import decimals_of, shape_of, sifted
 
 _OPEN = "a quote opened in the record is never closed"
 _RETURN = "a lone carriage return in a value is not quoted"

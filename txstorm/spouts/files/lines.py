@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector
 from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.misfits import Misfit
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.spouts.json_objects import JsonObjects
-from txstorm.typed import Misfit
 
 Offsets = npt.NDArray[np.int64]
 READ_BYTES = 1 << 20

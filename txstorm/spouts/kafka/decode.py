@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from txstorm.errors import FailedException, SettingError, SpoutError
+from txstorm.misfits import Misfit
 from txstorm.spouts.json_objects import JsonObjects, declared_types
-from txstorm.typed import Misfit
 
 Raw = Sequence[bytes | None]
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 from txstorm.api.output import Collector
 from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
 from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.misfits import Misfit
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
-from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME, Misfit
+from txstorm.typed import FIRST_MICROS, LAST_MICROS, NO_TIME
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("us", tz="UTC")

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from txstorm.api.external import MapRow
 from txstorm.errors import StateError
 from txstorm.keys import canonical, decimal_text, plain_values
+from txstorm.misfits import shown
 from txstorm.storage.rows.schema import TXID
-from txstorm.typed import shown
 
 STAGED_SCHEMA = pa.schema(
     [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string()), pa.field("prev", pa.string()), TXID]

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState
 from txstorm.errors import FailedException, ReportedFailedException, StateError, TxstormError
+from txstorm.misfits import shown
 from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_table
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
-from txstorm.typed import shown
 
 Key = Any
 Change = Callable[[Any], Any]

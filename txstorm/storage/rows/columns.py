@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.errors import StateError
+from txstorm.misfits import Misfit
 from txstorm.storage.rows.schema import type_text
-from txstorm.typed import Misfit, converted, fits, fitting, misfit, python_type, python_values
+from txstorm.typed import converted, fits, fitting, misfit, python_type, python_values
 
 Label = Callable[[int], str]
 _AS_GIVEN = (str, int, bool, bytes, date)

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.errors import StateError
 from txstorm.keys import key_groups
+from txstorm.misfits import shown
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.schema import KEY_GROUP, PLACE, PREV, STAMP, TXID, key_fields, value_fields
-from txstorm.typed import python_values, restored, shown
+from txstorm.typed import python_values, restored
 
 Key = Any
 Value = tuple[Any, ...]

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from txstorm.api.names import field_fault
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
-from txstorm.typed import Misfit, column_of, converted, python_type
+from txstorm.misfits import Misfit
+from txstorm.typed import column_of, converted, python_type
 from txstorm.windows.aggregates.groups import Groups, Numbers, Rest, integers, numbered, ranked, taken, whole
 from txstorm.windows.rules.forms import BOUNDS, BoundNames
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
-from txstorm.typed import shown
+from txstorm.misfits import shown
 from txstorm.windows.rules.forms import DAY, WindowForm, duration
 
 Times = npt.NDArray[np.int64]
