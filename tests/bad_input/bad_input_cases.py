@@ -1,7 +1,5 @@
 """Helpers of the bad-input tests: a small topology, runs of it, expected errors, and directory listings."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Invalid topologies by name, which must be rejected when they are built; the command line loads them by `make`."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

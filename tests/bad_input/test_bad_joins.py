@@ -1,7 +1,5 @@
 """Bad input of sides and interval joins: one clear error each, at the call or when the topology is built (U7, U8)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

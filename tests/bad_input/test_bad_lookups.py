@@ -3,8 +3,6 @@
 Tables that are lost or replaced during a run are in `tests/joins/test_lookup_joins.py`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

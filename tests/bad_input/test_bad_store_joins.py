@@ -1,7 +1,5 @@
 """Bad input of external store joins: one clear error each, at the call or at the build; nothing is lost."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 

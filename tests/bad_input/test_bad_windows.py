@@ -4,8 +4,6 @@ Wrong declarations are in `tests/windows/test_window_declarations.py`, and anoth
 start in `tests/windows/test_window_starts.py`.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from functools import partial

@@ -1,7 +1,5 @@
 """Paths and topics planted in a ledger: its content must not choose where txstorm reads or writes."""
 
-from __future__ import annotations
-
 import glob
 import json
 from pathlib import Path

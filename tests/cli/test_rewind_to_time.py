@@ -1,7 +1,5 @@
 """``txstorm rewind --to-time``: the transaction that it goes to, the positions it shows, and what it refuses."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``txstorm windows`` and ``txstorm replay --window``: what holds watermarks back, and the tuples of a window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

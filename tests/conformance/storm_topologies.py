@@ -1,7 +1,5 @@
 """Topologies from Storm's own tests and from the worked examples in its documentation."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from spout_samples import OpaquePartitionedSpout

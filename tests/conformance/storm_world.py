@@ -4,8 +4,6 @@ Workers of both engines run on this machine, so they and the test share files in
 log per partition, a log of notes, and *tickets*, each of which makes one operation fail once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

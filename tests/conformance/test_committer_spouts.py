@@ -1,7 +1,5 @@
 """Spouts whose emitters take part in the commit phase (Storm's ICommitterTransactionalSpout), on both engines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Composite spouts over sources of every kind, ready or not, failing or stopped, on both engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ T5: one tuple per transaction. T6: one batch after the other. T7 and T23: proces
 a committer's `execute` belongs to neither: only its `finish_batch` waits for its turn.
 """
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Equality of the engines: threads and Spark emit the same tuples in the same order, and write identical tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """User-defined spouts of Storm's three kinds, on both engines (storm.md, items 46 and 49 to 61)."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Heartbeats and the end of input over spouts of every kind, on both engines: exactly once, and the same in replays."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

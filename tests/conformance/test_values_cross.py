@@ -1,7 +1,5 @@
 """Values, tables and Storm's method names work unchanged on both engines."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable

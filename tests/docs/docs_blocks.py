@@ -13,8 +13,6 @@ as the addresses of servers.
 The current directory is an empty one with a link to `jobs`, so paths work as in a checkout.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

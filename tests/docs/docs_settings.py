@@ -1,7 +1,5 @@
 """Generates the table of settings in docs/running.md from `Settings.listed()`. Run it to update the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from txstorm.topology.settings import STORM_KEYS, Settings

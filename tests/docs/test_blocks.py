@@ -1,7 +1,5 @@
 """Every python and console block of the documentation runs, and prints the output shown."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

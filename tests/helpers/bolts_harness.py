@@ -1,7 +1,5 @@
 """Harness that runs one bolt on one batch as a task does: a fresh instance, tuples or record batches in, tuples out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands of txstorm in the process of a test, and programs that import from the checkout."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Small topologies and packs for tests that run an engine without a driver."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

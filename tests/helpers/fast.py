@@ -4,8 +4,6 @@ This module is the only place that says what is left out. `scripts/mutants --kil
 by tests of the rest.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from pathlib import Path

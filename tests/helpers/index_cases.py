@@ -1,7 +1,5 @@
 """Helpers of the key-index tests: bounds so small that most rows are evicted from memory to disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A process belongs to the run if it has its mark in the environment, which childr
 launcher and tools such as keytool end within a second and may be missed; they do not count as JVMs of Spark or servers.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Servers of join stores: ``txstorm store-server`` as a process, and a proxy before it that injects faults."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

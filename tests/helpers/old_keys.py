@@ -3,8 +3,6 @@
 `tests/golden/keys_08151c43.tar.xz` was written by this module, run with the package of commit 08151c43.
 """
 
-from __future__ import annotations
-
 import sys
 import tarfile
 from datetime import UTC, datetime, timedelta

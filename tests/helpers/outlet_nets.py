@@ -1,7 +1,5 @@
 """An outlet writer that stores rows in memory, and topologies that write to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from watched import Gathering

@@ -1,7 +1,5 @@
 """A private PostgreSQL server for tests, from a wheel: on a free port of 127.0.0.1, run by an unprivileged user."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

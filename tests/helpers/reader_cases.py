@@ -1,7 +1,5 @@
 """Tables of every kind, their expected contents in plain Python, and third-party readers of Delta tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

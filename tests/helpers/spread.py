@@ -6,8 +6,6 @@ tests when they have finished. Then come the files that took longest in the last
 long one at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

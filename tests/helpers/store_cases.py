@@ -1,7 +1,5 @@
 """A small topology's tables, and steps of a run over them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

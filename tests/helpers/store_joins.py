@@ -1,7 +1,5 @@
 """Topologies with the article's parts: a feed into a store, the hold of left rows, and their look-up."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

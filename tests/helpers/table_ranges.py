@@ -1,7 +1,5 @@
 """Txid ranges of the versions of a table, read from its commit infos; together they must cover the whole history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Upkeep with bounds so small that little data causes much of it, and a crash scenario with upkeep after every txid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

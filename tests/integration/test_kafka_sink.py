@@ -1,7 +1,5 @@
 """The Kafka sink on a real broker: fencing, lost responses, unavailable brokers, wrong settings."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

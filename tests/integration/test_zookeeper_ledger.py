@@ -1,7 +1,5 @@
 """The ledger in ZooKeeper under failures of servers, connections, sessions and responses, on real servers."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Demo: correct counts, even after a kill; printed output; and protection of directories that are not its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Example jobs: on both engines their results equal Storm's, or those of plain Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

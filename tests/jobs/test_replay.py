@@ -1,7 +1,5 @@
 """``jobs/replay.py``: audits find differences from a recorded run, backfills create directories that runs continue."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

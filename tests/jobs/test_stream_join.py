@@ -1,7 +1,5 @@
 """``jobs/stream_join.py``: two topics of a real broker joined as a configuration says; faults of configurations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from subprocess import CompletedProcess

@@ -1,7 +1,5 @@
 """Interval joins in the test driver: results, state, restarts, timers, chains (A1, A2, A20, U6, U7, U9)."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interval join on both engines: the article's deadlock, all rows of either side once, a pause of the right side."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Joins per window: Storm's API on every form of windows, names, selected fields, restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ready-made join stores: the same rules for memory, Redis and HTTP, and how they behave when a real server fails."""
 
-from __future__ import annotations
-
 import pickle
 import time
 

@@ -1,7 +1,5 @@
 """Look-ups in a Delta table that changes: types of joins, the pinned version in replays and restarts, both engines."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Sequence

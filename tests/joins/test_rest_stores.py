@@ -1,7 +1,5 @@
 """Join store behind the HTTP API: real servers that die, are slow or lie; the API itself; and what is refused."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import signal

@@ -1,7 +1,5 @@
 """The rules around interval joins one by one: what follows a join, positions for a time, and a side that has ended."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Feeder and joiner as two topologies, with a reported consumed time; rows A14, A16, A17."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

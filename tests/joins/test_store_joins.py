@@ -1,7 +1,5 @@
 """External store join: feed, hold and look-up in one topology, on the test driver; rows A10, A12, A13, A16 to A20."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.store_joins import Counting, commit, end, net
 

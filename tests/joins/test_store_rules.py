@@ -1,7 +1,5 @@
 """The rules of external stores one by one: what is put, seen, held back, passed on, joined and asked for, and when."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The state and the store variant of a join agree on pairs and unmatched left rows, over random schedules; A16 to A18."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter as Multiset

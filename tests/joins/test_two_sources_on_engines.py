@@ -1,7 +1,5 @@
 """Two sources in one topology: a cap of rows and bytes each, a lagging one, and facts that are fixed at planning."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

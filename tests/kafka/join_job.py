@@ -1,7 +1,5 @@
 """Topology for fault injection: joins the records of two topics by key, within a second of event time."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures for Kafka tests: topics of known content, a topology that stores tuples, and an independent reader."""
 
-from __future__ import annotations
-
 import json
 import random
 import uuid

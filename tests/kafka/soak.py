@@ -5,8 +5,6 @@ standby, run on Spark clusters of two executors. A seed determines which process
 timing is not reproducible.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -4,8 +4,6 @@ A record is ``"<word> <number>"``; all records of a word are in one partition, s
 is known, and the hash by word can depend on it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Verification of the soak test's tables without txstorm: every committed record exactly once, in its transaction."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``txstorm data-delay collect`` and ``serve`` with a real broker and a real server, and the client of joins."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import signal

@@ -4,8 +4,6 @@ What it must find is computed from the topics' records in SQL, without txstorm's
 ``TXSTORM_TROUBLE_SEED`` overrides it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Rewinds to a time of topologies without event time: the times of records on a real broker decide."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Kafka spouts on a real broker: every committed record is read exactly once, also after changes to topics."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -4,8 +4,6 @@ The seed is printed; ``TXSTORM_TROUBLE_SEED`` overrides it, and ``TXSTORM_TROUBL
 of the long runs. A seed reproduces the sequence of faults, not the timing of threads and processes.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """Topology for fault injection: stores a topic's records, counts them by word, and sends them to another topic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kafka_cases import COLUMNS

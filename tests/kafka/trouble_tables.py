@@ -4,8 +4,6 @@ The topics are read with plain read-committed consumers, the tables with `verifi
 history are compared with the deletions that the fault injection has recorded.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping

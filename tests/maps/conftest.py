@@ -1,7 +1,5 @@
 """Fixtures for map tests: stores in memory, in SQLite, and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path

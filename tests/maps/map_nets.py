@@ -1,7 +1,5 @@
 """Topologies for map tests: a source whose replays may differ, and a committer that sums its tuples in maps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from txstorm import (

@@ -1,7 +1,5 @@
 """Items 67 to 76 of Storm's conformance list for maps in a store: one test for each, with further rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal

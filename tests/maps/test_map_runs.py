@@ -1,7 +1,5 @@
 """Maps in complete runs: guarantees, unavailable stores, and stores that contradict the ledger."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import threading

@@ -1,7 +1,5 @@
 """SQLAlchemy backend: statements of bounded size, marks, and user errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Fixtures of the recovery tests: data directories, drivers, and what undisturbed runs leave."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Cells of the crash grid: fault points × kinds of fault × changes of the source at the fault × pipeline depths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """A topology with user code in every possible place, each of which can be made to raise an error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

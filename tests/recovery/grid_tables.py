@@ -4,8 +4,6 @@ The rows in the sink are compared with the extents that the transactions have re
 with the rows in the sink.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Helpers of the recovery tests: child processes to kill, and checks of a data directory by txstorm's own readers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

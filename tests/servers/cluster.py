@@ -1,7 +1,5 @@
 """Base class for clusters of servers of one kind."""
 
-from __future__ import annotations
-
 import socket
 import time
 from abc import abstractmethod

@@ -4,8 +4,6 @@ All tests that use them run in one process (see `spread`). Each uses its own top
 stops a server must restart it, which is another JVM: a proxy that is cut is cheaper where unavailability is enough.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

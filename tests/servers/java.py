@@ -1,7 +1,5 @@
 """Paths of Java and of the jars of Kafka and ZooKeeper, and the command lines that run them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

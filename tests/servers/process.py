@@ -1,7 +1,5 @@
 """Server processes: started, awaited, suspended, stopped and killed individually, by process id."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Redis servers, which sync every write to disk before they answer."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Local Spark clusters of real processes: executors that can be killed, each with its Python workers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager

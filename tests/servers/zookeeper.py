@@ -1,7 +1,5 @@
 """ZooKeeper servers, standalone or as an ensemble."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid

@@ -1,7 +1,5 @@
 """Stateful bolts and topologies of the tests."""
 
-from __future__ import annotations
-
 import json
 
 from txstorm import BaseStatefulBolt, StatefulBolt, StatefulWindowedBolt, TransactionalTopologyBuilder

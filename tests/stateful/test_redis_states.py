@@ -1,7 +1,5 @@
 """States in a real Redis: servers that die and come back, wrong credentials, foreign namespaces, stale coordinators."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Stateful bolts in topologies on the local engine: word counts, order of calls, discarded attempts, restarts, faults."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

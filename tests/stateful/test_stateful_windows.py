@@ -1,7 +1,5 @@
 """Stateful windowed bolts in topologies: Storm's example, repeated tuples, states of providers, restarts."""
 
-from __future__ import annotations
-
 import pytest
 from fed import fed_bolt
 from stateful_nets import CALLS, RunningSum

@@ -1,7 +1,5 @@
 """Windows that Storm does not have, rows U1 to U26 of the conformance page: on both engines, and in the test driver."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 from functools import partial

@@ -1,7 +1,5 @@
 """Progress of windows, with each transaction and in total: watermark and its delay, fired windows, late tuples."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

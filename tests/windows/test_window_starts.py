@@ -1,7 +1,5 @@
 """Starts with another declaration of windows: refused before anything is changed, and the former one goes on."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import timedelta

@@ -9,8 +9,6 @@ A cell is a fault point, a kind of fault, a change of the source, and a number o
   the whole process is frozen, another one takes over, and then the first one resumes.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

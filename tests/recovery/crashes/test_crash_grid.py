@@ -3,8 +3,6 @@
 test_crash_cells.py covers other kinds of faults, sources that change afterwards, and one transaction at a time.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from itertools import cycle, islice

@@ -1,7 +1,5 @@
 """Runs whose ledger is a Delta table: killed at each ledger step, moved to another location, rebuilt."""
 
-from __future__ import annotations
-
 import json
 from itertools import cycle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests of the crash grid's verifier: it detects every kind of damage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """SIGKILL between any two steps of sending a transaction to a Kafka topic: consumers read each record once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import cycle, groupby
 

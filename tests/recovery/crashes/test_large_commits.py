@@ -1,7 +1,5 @@
 """Large commits as jobs: the same rows as in the driver, despite crashes, lost workers and changed input."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

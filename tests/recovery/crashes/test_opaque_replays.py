@@ -1,7 +1,5 @@
 """Opaque spouts: an undecided batch may be replayed with other content, and no trace of the first attempt remains."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path

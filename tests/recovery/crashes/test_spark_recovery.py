@@ -1,7 +1,5 @@
 """Crash tests on Spark: a sample of the fault points, and kills of the JVM and its Python workers, and its writer of tables."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter

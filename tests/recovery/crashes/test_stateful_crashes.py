@@ -1,7 +1,5 @@
 """Stateful bolts that die at any step and in their hooks, with states in tables and in Redis."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

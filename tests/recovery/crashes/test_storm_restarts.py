@@ -1,7 +1,5 @@
 """Restarts as in Storm's tests and code (storm.md, items 62 to 66)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs with the ledger in ZooKeeper: killed at its steps, fenced, and with servers and connections lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 The system calls fail below Python, SQLite and delta-rs, and unsynced data is lost (`failing_disk.c`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

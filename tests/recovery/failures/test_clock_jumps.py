@@ -1,7 +1,5 @@
 """A wall clock that jumps, within a run and between runs: nothing expires by it, and stamps never decrease."""
 
-from __future__ import annotations
-
 import random
 import time
 from datetime import timedelta

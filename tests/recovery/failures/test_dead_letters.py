@@ -1,7 +1,5 @@
 """Records that always fail: skipped and stored in the dead-letter table in the same transaction; the rest continues."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

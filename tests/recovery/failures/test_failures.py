@@ -1,7 +1,5 @@
 """Failed batches: which results are retained, which batches are replayed, and which errors end the topology."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Committers finish the next group while one is published: same rows, same order, even after failures."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

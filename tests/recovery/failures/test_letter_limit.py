@@ -1,7 +1,5 @@
 """The setting max_dead_letters: the txid at which a run ends, its committed rows, and its error message."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Dead letters of every ready-made component: n good records and one bad one give n results and one letter."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

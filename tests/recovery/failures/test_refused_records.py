@@ -1,7 +1,5 @@
 """Malformed records from file spouts and user-defined spouts: skipped alone, with position and text stored."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

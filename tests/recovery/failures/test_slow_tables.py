@@ -1,7 +1,5 @@
 """Back-pressure by a slow table: the work in flight is bounded in transactions, bytes and files."""
 
-from __future__ import annotations
-
 import threading
 import time
 

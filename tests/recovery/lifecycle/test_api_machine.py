@@ -5,8 +5,6 @@ reads as of any retained transaction. Hypothesis generates the sequence, shrinks
 program together with the means to reproduce it.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import tempfile

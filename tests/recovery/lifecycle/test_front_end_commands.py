@@ -1,7 +1,5 @@
 """User-defined life-cycle commands of a front end: sent through the ledger, validated, executed or refused."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

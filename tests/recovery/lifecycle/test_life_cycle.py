@@ -1,7 +1,5 @@
 """Life-cycle commands from other processes: their effect on a run, persistence over restarts, and refusals."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 A Delta feature enabled during a run is reported with table and remedy; the run continues when it is disabled.
 """
 
-from __future__ import annotations
-
 import json
 
 import deltalake

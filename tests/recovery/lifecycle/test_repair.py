@@ -1,7 +1,5 @@
 """Repair of a decided group that cannot be published: its report and its roll-back (design rule R13)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Ends of runs: stopped, interrupted, replaced, refused, fenced; the next run continues from there."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from pathlib import Path

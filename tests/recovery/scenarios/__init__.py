@@ -8,8 +8,6 @@ say how it has to go.
 Topologies for ``txstorm run`` are in the modules of their scenarios, such as ``scenarios.grid:from_source(…)``.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -3,8 +3,6 @@
 A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

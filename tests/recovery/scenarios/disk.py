@@ -7,8 +7,6 @@
   the point, the output, and the number of committed transactions; the run is in ``HOME/<POINT>/data``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -5,8 +5,6 @@
 - ``lag DATA_DIR [SETTING=VALUE…]`` counts the even and the odd numbers.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

@@ -8,8 +8,6 @@
   and is frozen when its sweep reaches that file.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@
 fault; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from one topic into another.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scenario: topologies of one committer whose table columns change. ``redefined DATA_DIR NAME UNTIL``."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

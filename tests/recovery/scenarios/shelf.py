@@ -4,8 +4,6 @@
 live, and `expected` computes its result for any numbers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

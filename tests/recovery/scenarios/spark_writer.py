@@ -4,8 +4,6 @@
 Batches that were not committed are replayed with the content of the current command line.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

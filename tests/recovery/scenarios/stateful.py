@@ -3,8 +3,6 @@
 ``stateful DATA_DIR PROVIDER [--conf JSON] [--take N] [--hook METHOD:ACTION:TXID]`` runs it to the end of its input.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -3,8 +3,6 @@
 ``words DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Starts that are fenced while they create tables: they create nothing more, and what they left is taken over."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from collections.abc import Callable

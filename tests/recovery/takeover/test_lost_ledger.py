@@ -1,7 +1,5 @@
 """The ledger is lost after a crash: `txstorm recover` rebuilds it from the tables, and the run continues."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

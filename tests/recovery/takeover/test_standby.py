@@ -1,7 +1,5 @@
 """Two or more drivers: one leads, the others stand by or are refused; a driver that loses its lease is fenced."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two drivers with a remote ledger: when its session expires, a paused driver loses its lease."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path

@@ -6,8 +6,6 @@ source; it is printed, and ``TXSTORM_ZOMBIE_SEED`` repeats it. Every `BLOCK` of 
 each kind of source at least once.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
