@@ -6,18 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from bad_input_cases import (
-    Says,
-    go,
-    listing,
-    logs,
-    refused,
-    rewrite,
-    run_words,
-    topology,
-    unchanged,
-    write_words,
-)
+from bad_input_cases import Says, go, listing, logs, refused, rewrite, run_words, topology, unchanged, write_words
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, SpoutError, TableCorrupt

@@ -13,14 +13,7 @@ from typing import Any
 import pytest
 from window_bolts import Emitting
 
-from txstorm import (
-    Count,
-    Duration,
-    StatefulBolt,
-    TransactionalTopologyBuilder,
-    WindowAggregate,
-    run,
-)
+from txstorm import Count, Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import TopologyFailed, TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView

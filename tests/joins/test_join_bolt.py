@@ -46,18 +46,12 @@ def at(milliseconds: int) -> datetime:
 
 FORMS = {
     "tumbling": (lambda: ab().with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
-    "sliding": (
-        lambda: ab().with_window(Duration(10), Duration(5)),
-        ["a1b1", "a1b1", "a1b2", "a4b2", "a4b4", "a4b4"],
-    ),
+    "sliding": (lambda: ab().with_window(Duration(10), Duration(5)), ["a1b1", "a1b1", "a1b2", "a4b2", "a4b4", "a4b4"]),
     "a duration, slid by a count": (lambda: ab().with_window(Duration(10), Count(8)), ["a4b2", "a4b4"]),
     "a count": (lambda: ab().with_tumbling_window(Count(4)), ["a1b1", "a4b2", "a4b4"]),
     "a count, slid by a duration": (lambda: ab().with_window(Count(3), Duration(20)), ["a4b2", "a4b4"]),
     "sessions": (lambda: ab().with_session_window(Duration(2)), ["a1b1", "a4b4"]),
-    "a trigger": (
-        lambda: ab().with_window(Duration(10), lambda one: one["id"] == "b2"),
-        ["a1b1", "a1b2"],
-    ),
+    "a trigger": (lambda: ab().with_window(Duration(10), lambda one: one["id"] == "b2"), ["a1b1", "a1b2"]),
     "per key": (lambda: ab().with_key("k").with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
     "an evictor": (
         lambda: ab().with_tumbling_window(Duration(20)).with_evictor(lambda some: [x for x in some if x["id"] > "a1"]),

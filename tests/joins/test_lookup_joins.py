@@ -98,13 +98,7 @@ def test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours(tmp_path
 def test_values_without_arrow_type_are_joined_as_well(users: Path) -> None:
     rows = [((1, 2), 1), ({"a": 1}, 2), (3.5, 3), (7, None)]
     emitted = looked_up(LookupJoin(("feed", "s"), users, on="id", how="left"), rows)
-    assert emitted == [
-        ((1, 2), 1, "Ann"),
-        ({"a": 1}, 2, "Bob"),
-        ({"a": 1}, 2, "Bert"),
-        (3.5, 3, None),
-        (7, None, None),
-    ]
+    assert emitted == [((1, 2), 1, "Ann"), ({"a": 1}, 2, "Bob"), ({"a": 1}, 2, "Bert"), (3.5, 3, None), (7, None, None)]
 
 
 def test_several_fields_are_joined_and_selected(tmp_path: Path) -> None:

@@ -42,10 +42,7 @@ def test_the_api_as_it_is_documented(server):
     assert asked(f"{url}/rows", {"rows": rows}) == (200, {"rows": 3})
     found = {"rows": [[[1, "a", {"d": {"D": "2026-01-31"}}], [3, "b", {"v": 1}]], []]}
     assert asked(f"{url}/lookups", {"keys": ["api", "none"], "start": None, "end": None}) == (200, found)
-    assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (
-        200,
-        {"rows": [found["rows"][0][1:]]},
-    )
+    assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (200, {"rows": [found["rows"][0][1:]]})
     assert asked(f"{url}/expiry", {"before": 2}) == (200, {"before": 2})
     assert asked(f"{url}/lookups", {"keys": ["api"], "start": None, "end": 2}) == (200, {"rows": [[]]})
     assert asked(f"{url}/health") == (200, {"status": "ok"})
@@ -170,11 +167,7 @@ def test_servers_that_are_killed_and_restarted(own_redis, tmp_path):
         store = RestStore(server.url, retry_for=0, timeout=10)
         store.put_many([row("a", 1, 1)])
         server.process.kill()
-        for call in (
-            lambda: store.put_many([row("a", 2, 2)]),
-            lambda: store.get_many(["a"], None, None),
-            store.mark,
-        ):
+        for call in (lambda: store.put_many([row("a", 2, 2)]), lambda: store.get_many(["a"], None, None), store.mark):
             with pytest.raises(OSError, match=rf"join store at {server.url}: (GET|POST) /\w+: "):
                 call()
         server.start()

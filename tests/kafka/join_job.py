@@ -25,12 +25,7 @@ def parsed(row: Any) -> tuple[str, int, int, str]:
 
 def topology(brokers: str, left: str, right: str, rows: int = 300) -> Topology:
     """Build the topology; used as ``txstorm run "join_job:topology(…)"``."""
-    options = {
-        "fields": ("value", "partition"),
-        "max_batch_rows": rows,
-        "patience": 1.0,
-        "discover_seconds": 1.0,
-    }
+    options = {"fields": ("value", "partition"), "max_batch_rows": rows, "patience": 1.0, "discover_seconds": 1.0}
     sources = {
         name: OpaqueTransactionalKafkaSpout(topic, brokers, **options)
         for name, topic in (("left", left), ("right", right))

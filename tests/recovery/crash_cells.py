@@ -48,12 +48,7 @@ class Plan:
 
 PARTITIONS = (0, 1)
 BEFORE = Plan(3, 18)
-AFTER = {
-    "transactional": BEFORE,
-    "same": BEFORE,
-    "grows": Plan(5, 26, 1),
-    "shrinks": Plan(2, 18, 1),
-}
+AFTER = {"transactional": BEFORE, "same": BEFORE, "grows": Plan(5, 26, 1), "shrinks": Plan(2, 18, 1)}
 WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra", "blé")
 
 

@@ -11,12 +11,7 @@ from txstorm import BasicBolt, Committer, FailedException, ReportedFailedExcepti
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.sinks import DeltaSink
 
-ERRORS = {
-    "failed": FailedException,
-    "reported": ReportedFailedException,
-    "value": ValueError,
-    "exit": SystemExit,
-}
+ERRORS = {"failed": FailedException, "reported": ReportedFailedException, "value": ValueError, "exit": SystemExit}
 TUPLES = ("basic.execute", "batch.execute", "keep.execute", "behind.execute")
 """Places that see one tuple; with record batches they see some."""
 GROUPINGS = ("grouping", "behind.grouping")

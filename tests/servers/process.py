@@ -175,12 +175,7 @@ class DetachedProcess(ServerProcess):
 
     def _start(self, log: int) -> None:
         server = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=self.log.parent,
-            start_new_session=True,
+            self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.log.parent, start_new_session=True
         )
         self.pid = server.pid
         # The command line of a new process is briefly not visible.

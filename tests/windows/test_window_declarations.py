@@ -28,10 +28,7 @@ CALLS = {
     ),
     "a negative slide": (lambda: Report().with_window(SECOND, Count(-1)), "Count.-1.: expected a whole number"),
     "a count of 0": (lambda: Report().with_tumbling_window(Count(0)), "Count.0.: expected a whole number"),
-    "no length": (
-        lambda: Report().with_window(None),
-        "the window's length: expected a Duration.*write for example",
-    ),
+    "no length": (lambda: Report().with_window(None), "the window's length: expected a Duration.*write for example"),
     "a number as length": (lambda: Report().with_window(10), "the window's length: expected a Duration.*got 10"),
     "a slide that is no extent": (lambda: Report().with_window(SECOND, "x"), "the window's slide: expected"),
     "no side": (lambda: Report().with_window(SECOND, SECOND, closed="both"), "closed: expected 'right', .*got 'both'"),

@@ -58,11 +58,7 @@ class Total(Gathering, Committer):
 
 
 def life(
-    diary: Diary,
-    seconds: float = 0.0,
-    tasks: int = 1,
-    trouble: Callable[[int], object] | None = None,
-    **settings: Any,
+    diary: Diary, seconds: float = 0.0, tasks: int = 1, trouble: Callable[[int], object] | None = None, **settings: Any
 ) -> Any:
     """Build the topology numbers → pass → count (by number) and total; `tasks` is the parallelism of pass."""
     builder = TransactionalTopologyBuilder("life", "numbers", Endless(4), 2)
