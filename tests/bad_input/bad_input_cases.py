@@ -36,14 +36,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Says(NamedTuple):
-    """An expected error: its type and parts of its message.
-
-    Attributes:
-        kind: its exact class.
-        thing: the name of the faulty object.
-        found: the expected or actual value.
-        cure: the remedy.
-    """
+    """An expected error: its exact class, the name of the faulty object, what was found or expected, and the remedy."""
 
     kind: type[TxstormError]
     thing: str

@@ -35,11 +35,7 @@ PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
 
 
 class World:
-    """The directory that a test shares with its topology.
-
-    Attributes:
-        handle: the run, set in the test process only; when it ends, all waits end.
-    """
+    """The directory that a test shares with its topology; in the test process it has the `handle` of the run."""
 
     handle = None
 

@@ -80,11 +80,7 @@ class StoreServer:
 
 
 class FaultyProxy:
-    """HTTP proxy whose answers `fault` decides, by default those of the server behind it.
-
-    Attributes:
-        requests: (method, path) of every request.
-    """
+    """HTTP proxy whose answers `fault` decides, by default those of the server behind it; it notes the requests."""
 
     def __init__(self, port: int) -> None:
         self.fault: Fault = lambda _method, _path, forward: forward()

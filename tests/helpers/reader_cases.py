@@ -140,13 +140,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Query:
-    """A query to compare readers by: all rows of a table, some columns of them, or the rows that match a filter.
-
-    The filter is `column` `op` `value`.
-
-    Attributes:
-        op: ``=``, ``>``, ``<=`` or ``null``.
-    """
+    """A query to compare readers by: all rows of a table, some columns, or those that match a filter."""
 
     columns: tuple[str, ...]
     column: str = ""

@@ -77,15 +77,7 @@ class Read:
 
 
 class Verifier:
-    """Checks of one data directory, which collect all problems.
-
-    Attributes:
-        lost: number of missing rows, summed over the tables.
-        twice: number of surplus rows, summed over the tables.
-        problems: all other problems, as messages.
-        history: the rows of the history table, by txid.
-        txids: number of txids.
-    """
+    """Checks of one data directory, which count lost and surplus rows over all tables, and collect other problems."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -137,10 +129,7 @@ class Verifier:
     def check_logs(self, changed: Sequence[str], others: Sequence[str], *, swept: bool = True) -> frozenset[int]:
         """Check the logs from their first entry; return the epochs of the coordinators that led the tables.
 
-        Args:
-            changed: the tables that every transaction changes.
-            others: further tables.
-            swept: whether leftover files count as a problem.
+        Every transaction changes the tables `changed`; `swept`: whether leftover files count as a problem.
         """
         epochs: set[int] = set()
         for name in (*changed, *others):

@@ -116,11 +116,7 @@ ANSWERS = [
 
 
 class Troubles:
-    """Wrong answers to one kind of request, each after five right ones: a group of two transactions puts four times.
-
-    Attributes:
-        to_come: name, change and number of the wrong answers.
-    """
+    """Wrong answers to one kind of request, each after five right ones: a group puts four times."""
 
     def __init__(self):
         self.to_come = [one for name, change, times in ANSWERS for one in [("", None, 5), (name, change, times)]]

@@ -26,14 +26,8 @@ def produce_with_aborts(
 ) -> None:
     """Write at least `records` committed records to `topic`, in transactions of which 30 % are aborted.
 
-    Args:
-        kafka: the cluster.
-        topic: the topic, which exists already.
-        records: the number of committed records, at least.
-        partitions: the number of partitions, chosen at random for each record.
-        rng: decides on sizes, aborts and partitions.
-        most: the largest number of records in a transaction.
-        words: the number of distinct values; each starts with ``good``, or ``aborted`` in an aborted transaction.
+    A transaction has at most `most` records, each in a random partition. There are `words` distinct values, which start
+    with ``good``, or ``aborted`` in an aborted transaction.
     """
     settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
     producer = Producer(settings)

@@ -57,14 +57,7 @@ class Producer(Writer):
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the sink table, which every non-empty transaction changes.
-
-    Attributes:
-        at: time of the commit, in seconds since the epoch.
-        planned: time at which its last transaction was planned, in seconds since the epoch.
-        last: its last txid.
-        rows: the number of rows added.
-    """
+    """A commit of the sink table, which every non-empty transaction changes; `planned`: when its last one was."""
 
     at: float
     planned: float
@@ -73,11 +66,7 @@ class Commit:
 
 
 class Commits(threading.Thread):
-    """A thread that tails the log of a Delta table.
-
-    Attributes:
-        seen: the commits of transactions so far, in order.
-    """
+    """A thread that tails the log of a Delta table, and keeps the commits `seen`."""
 
     def __init__(self, table: Path) -> None:
         super().__init__(daemon=True, name="commits")
@@ -123,13 +112,7 @@ class Commits(threading.Thread):
 
 
 class Fault(NamedTuple):
-    """An injected fault, and the seconds until the system had recovered from it.
-
-    Attributes:
-        kind: the kind of process that was killed.
-        next: seconds from the kill to the next commit.
-        fresh: seconds from the kill to the first commit of a transaction that was planned after it.
-    """
+    """The kill of a process, and the seconds to the `next` commit, and to that of a transaction planned after it."""
 
     kind: str
     next: float
@@ -143,16 +126,9 @@ def percentile(values: list[float], share: float) -> float | None:
 
 @dataclass
 class Soak:
-    """One soak test, from starting the servers to the report.
+    """One soak test in an empty directory, from starting the servers to the report; `seed` determines the kills.
 
-    Attributes:
-        place: an empty directory for all files.
-        seed: determines which processes are killed, and when.
-        say: callback that receives progress messages.
-        rate: records per second, aborted ones included.
-        rest: maximum pause in seconds after each fault.
-        faults: the faults injected so far.
-        struck: whether the first fault has begun.
+    `rate` counts aborted records too, `rest` is the longest pause after a fault; `struck`: the first fault has begun.
     """
 
     place: Path

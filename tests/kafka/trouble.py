@@ -40,13 +40,9 @@ Trouble = Callable[[random.Random], None]
 
 @dataclass
 class World(AbstractContextManager["World"]):
-    """One topology under fault injection, with its servers, the proxies before them, its drivers and producer.
+    """One topology under fault injection, with servers, proxies, drivers and producer; it starts where it is entered.
 
-    It starts where it is entered, with the first commit.
-
-    Attributes:
-        lossy: whether records may be deleted; the spout is opaque if so, transactional if not.
-        longest: maximum duration of a server outage, in seconds.
+    `lossy`: whether records may be deleted, which takes an opaque spout; `longest`: outage of a server, in seconds.
     """
 
     kafka: Kafka

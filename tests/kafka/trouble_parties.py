@@ -148,17 +148,10 @@ def said(driver: Program) -> str:
 
 
 class Drivers:
-    """Supervisor that keeps two drivers running, each the other's standby.
+    """Supervisor that keeps two drivers running, each the other's standby; `ended` has exit codes and tails of logs.
 
-    Args:
-        place: parent directory of their logs and of the data directory.
-        target: the topology to run, in the format of ``txstorm run``.
-        options: further options of ``txstorm run``.
-        engine: name of the engine; ``spark`` starts further processes, which are killed with their driver.
-        environment: environment variables in addition to those of this process.
-
-    Attributes:
-        ended: exit code and tail of the log of each driver that has ended.
+    `target` and `options` are those of ``txstorm run``; the engine ``spark`` starts further processes, which are killed
+    with their driver.
     """
 
     def __init__(

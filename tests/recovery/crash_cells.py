@@ -35,11 +35,7 @@ DEPTHS = (1, 4)
 
 @dataclass(frozen=True)
 class Plan:
-    """Contents of the source: `size` rows in each partition, at most `take` of them per transaction.
-
-    Attributes:
-        generation: a part of every row; rows of different generations have different words.
-    """
+    """The source: `size` rows in each partition, `take` per transaction, words of their own by generation."""
 
     take: int
     size: int

@@ -33,12 +33,7 @@ COORDINATOR = PLACES[:2]
 
 
 class Trouble:
-    """A plan of errors: raises at the given places and txids, once each or always.
-
-    Args:
-        place: a directory, in which ``marks`` stores, across processes, which errors have been raised.
-        plan: place in the code → (txid, name of the error).
-    """
+    """A plan of errors, place in the code → (txid, name of the error), raised once each or always, in any process."""
 
     def __init__(
         self, place: Path, plan: Mapping[str, tuple[int, str]] = MappingProxyType({}), *, always=False

@@ -28,12 +28,7 @@ Kept = tuple[int, int, int, str]
 
 @dataclass(frozen=True)
 class Tables:
-    """Contents of the tables.
-
-    Attributes:
-        rows: txid → the rows in the sink, sorted.
-        epochs: epochs of the coordinators that led the tables.
-    """
+    """The sorted rows of the sink by txid, and the epochs of the coordinators that led the tables."""
 
     rows: Mapping[int, list[Kept]]
     epochs: frozenset[int]

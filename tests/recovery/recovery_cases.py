@@ -110,15 +110,9 @@ def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> P
 
 
 def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str, hook: str = "") -> None:
-    """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which another start is refused.
+    """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which the start `again` is refused.
 
-    Args:
-        fault: the fault point and its passage; empty if the scenario fails by itself, at `hook`.
-        how: the kind of fault.
-        argv: arguments of the run.
-        again: arguments of the start that is refused.
-        scenario: its name.
-        hook: see `stands`.
+    `fault` is a fault point and its passage; empty if the scenario fails by itself, at `hook` (see `stands`).
     """
     armed = fault and fault.replace(":", {"kill": ":kill:", "exception": ":raise:", "hang": ":hang:"}[how])
     if how == "hang":

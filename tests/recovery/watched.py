@@ -139,12 +139,7 @@ def numbers() -> MemoryTransactionalSpout:
 
 
 class Watch:
-    """Runs of the watched topology in `place`: its tables are in ``data``, its notes in ``diary``.
-
-    Attributes:
-        data_dir: the data directory.
-        diary: the notes.
-    """
+    """Runs of the watched topology in `place`: its tables are in ``data``, its notes in ``diary``."""
 
     RUN = ("spark", "journal", "ledger", "listeners", "until_txid", "available_now")
 
@@ -153,13 +148,7 @@ class Watch:
         self.data_dir, self.diary = place / "data", Diary(place / "diary")
 
     def start(self, source: Any = None, engine: Any = "local", **options: Any) -> RunHandle:
-        """Start a run.
-
-        Args:
-            source: the spout; default: `numbers`.
-            engine: the engine.
-            options: options of `run`; the rest is for `watched_topology`.
-        """
+        """Start a run, by default over `numbers`; `options` are those of `run`, the rest is for `watched_topology`."""
         chosen = {name: options.pop(name) for name in self.RUN if name in options}
         topology = watched_topology(numbers() if source is None else source, self.diary, **options)
         return run(topology, engine=engine, data_dir=self.data_dir, **chosen)

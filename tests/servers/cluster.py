@@ -28,11 +28,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     @classmethod
     def pick_ports(cls, servers: int, known: Sequence[int] = ()) -> list[Ports]:
-        """Pick free ports for the servers; for clients, free ones of `known` are preferred.
-
-        Raises:
-            ServerError: there are not enough free ports.
-        """
+        """Pick free ports for the servers, or raise ServerError; for clients, free ones of `known` are preferred."""
         free = free_ports(len(cls.PORTS) * servers)
         first = [*filter(is_free, known), *free[:servers]][:servers]
         every = [(port, *free[servers + i :: servers]) for i, port in enumerate(first)]

@@ -40,11 +40,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` distinct unused ports of 127.0.0.1, outside the ephemeral range.
-
-    Raises:
-        ServerError: there are not enough free ports.
-    """
+    """Return `count` distinct unused ports of 127.0.0.1, outside the ephemeral range, or raise ServerError."""
     candidates = random.SystemRandom().sample(PORTS, len(PORTS))
     found = list(itertools.islice(filter(is_free, candidates), count))
     if len(found) < count:

@@ -18,12 +18,7 @@ DAEMON = "spark_daemon"
 
 
 def cluster(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return environment variables with which txstorm creates a Spark session with two one-core executors.
-
-    Args:
-        place: parent directory of Spark's home, which includes the executors' work directories.
-        settings: additional Spark settings.
-    """
+    """Return environment variables with which txstorm creates a Spark session with two one-core executors."""
     return {**home(place, settings), "TXSTORM_SPARK_MASTER": "local-cluster[2,1,1024]"}
 
 
@@ -44,10 +39,6 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Run a Spark master and two one-core workers, each on a separate host; yield the master's URL.
 
     The hosts are loopback addresses, which Linux provides without configuration.
-
-    Args:
-        place: directory for logs and the workers' directories.
-        environment: environment variables, from `home`.
     """
     (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"

@@ -50,11 +50,7 @@ def cells() -> list[Any]:
 
 
 class Runs:
-    """Starts of the word count over one data directory; its log of hooks is beside it.
-
-    Attributes:
-        struck: the txids that were decided and not complete when a fault struck.
-    """
+    """Starts of the word count over one data directory; `struck` are the txids that faults left decided, incomplete."""
 
     def __init__(self, data_dir: Path, store: str, conf: dict[str, Any]) -> None:
         self._data_dir, self._store, self._conf = data_dir, store, conf

@@ -147,15 +147,9 @@ def write_lines(place: Path) -> None:
 
 
 def from_source(source: str, when: str, depth: int, place: str, *topics: str) -> Any:
-    """Build the topology, with the content of its source before or after the takeover.
+    """Build the topology, with the content of its source ``before`` or ``after`` the takeover.
 
-    Args:
-        source: one of `SOURCES`.
-        when: ``before`` or ``after``.
-        depth: maximum number of transactions in flight.
-        place: directory of files.
-        topics: brokers, source topic and target topic; the topology reads from the first, unless it is empty, and sends
-            to the other.
+    `depth`: most transactions in flight; `topics`: brokers, source topic (empty: none) and target topic.
     """
     plan = BEFORE if when == "before" else AFTER.get(source, BEFORE)
     opaque = source not in ("transactional", "topic")

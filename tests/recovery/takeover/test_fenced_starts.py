@@ -132,12 +132,7 @@ def _check_new(data_dir: Path, uri: str, since: int) -> None:
 
 
 class Fence:
-    """Fence of a start: `at` calls of the ledger after its epoch is raised, another coordinator raises it again.
-
-    Attributes:
-        calls: the start's calls of the ledger since it has raised the epoch: the path of a ``get``, or the method.
-        before: what was in the data directory when the start was fenced.
-    """
+    """Another coordinator raises the epoch again, `at` calls of the ledger after the start has; both are noted."""
 
     def __init__(self, data_dir: Path, at: int) -> None:
         self._data_dir, self._at = data_dir, at

@@ -65,15 +65,7 @@ BLOCK = len(STEPS)
 
 @dataclass(frozen=True)
 class Zombie:
-    """A coordinator that is frozen and later resumed.
-
-    Attributes:
-        source: one of `scenarios.grid.SOURCES`.
-        depth: maximum number of transactions in flight.
-        ledger: ``zookeeper`` or ``delta``.
-        point: where it is frozen; `OUTSIDE`: by a signal, after `nth` passages of any points.
-        nth: the passage of the point at which it is frozen, counted from 1.
-    """
+    """A coordinator frozen at the nth passage of a point (`OUTSIDE`: of any points, by a signal), then resumed."""
 
     source: str
     depth: int
