@@ -73,9 +73,6 @@ def with_state(state: Any) -> Builder:
     return committer(type("Bolt", (Count,), {"state": state})())
 
 
-# -- the graph -----------------------------------------------------------------------------------------------------
-
-
 @case("unknown component", "bolt 'b'", "no component 'lin'", "did you mean 'lines'")
 def _() -> Builder:
     return bolt(lambda b: b.shuffle_grouping("lin"))
@@ -150,8 +147,6 @@ def _() -> Builder:
     return start().set_setting("max_spout_pending", 0)
 
 
-# -- names ---------------------------------------------------------------------------------------------------------
-
 BAD_NAMES = {
     "dots": "..", "slash": "a/b", "nul": "a\0b", "empty": "", "space": "a b", "hidden": ".a", "newline": "a\n",
     "cyrillic": "а", "fullwidth": "ａ", "accent": "é", "dotless": "ı", "long": "a" * 65, "none": None, "number": 7,
@@ -174,9 +169,6 @@ def _named(name: Any) -> None:
 
 for _name in BAD_NAMES.values():
     _named(_name)
-
-
-# -- what cannot be shipped ----------------------------------------------------------------------------------------
 
 
 def _held(name: str, make_it: Callable[[], Any]) -> None:
@@ -209,9 +201,6 @@ def _() -> Builder:
     return bolt(lambda b: b.shuffle_grouping("lines"), Locked())
 
 
-# -- tables --------------------------------------------------------------------------------------------------------
-
-
 @case("float key", "state 's', key: column 'k'", "double cannot be a key", "use int, str or Decimal")
 def _() -> Builder:
     return with_state(KeyedState("s", {"k": float}, {"v": int}))
@@ -242,9 +231,6 @@ def _() -> Builder:
 @case("unknown column type", "state 's', value: column 'v'", "set is no column type", "use str, int")
 def _() -> Builder:
     return with_state(KeyedState("s", {"k": str}, {"v": set}))
-
-
-# -- objects -------------------------------------------------------------------------------------------------------
 
 
 def frame(kind: str) -> Any:

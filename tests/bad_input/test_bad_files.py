@@ -129,8 +129,6 @@ def test_a_lock_that_is_no_regular_file_gives_no_lease(kind, data_dir):
     assert FileLease(data_dir / "absent.lock").holder() is None
 
 
-# -- lost, or of another moment ------------------------------------------------------------------------------------
-
 READ = {
     "state": lambda d: StateView(d, "counts").to_arrow(),
     "changes": lambda d: StateView(d, "counts").changes(20, 26),
@@ -216,8 +214,6 @@ def test_a_history_without_a_ledger_is_refused(data_dir, command):
     (data_dir / "ledger.db").unlink()
     assert "has no ledger" in command.refused("history", data_dir)
 
-
-# -- values of the ledger that nothing has checksums of, as in ZooKeeper and Delta -----------------------------------
 
 VALUES = {
     "no number": ("coordinator/currtx", "x"),

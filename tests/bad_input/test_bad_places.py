@@ -91,9 +91,6 @@ def test_the_directory_of_another_topology(tmp_path):
         go(topology(tmp_path / "words.txt", id="letters"), data_dir)
 
 
-# -- the lease -----------------------------------------------------------------------------------------------------
-
-
 def test_a_directory_that_another_process_runs_in(tmp_path):
     data_dir = run_words(tmp_path)
     with closing(subprocess.Popen([sys.executable, __file__, "hold", str(data_dir)], stdout=subprocess.PIPE,
@@ -126,9 +123,6 @@ def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
     assert go(topology(tmp_path / "words.txt"), data_dir) == 4
 
 
-# -- decided, then refused -----------------------------------------------------------------------------------------
-
-
 def decided(tmp_path):
     """Return a directory whose last group is decided but not published."""
     with crashing("p6.after", 2):
@@ -145,9 +139,6 @@ def test_a_decided_transaction_is_published_before_a_changed_declaration_is_refu
     assert read_state(data_dir, "counts").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
     assert go(topology(tmp_path / "words.txt"), data_dir) == 4
     assert read_state(data_dir, "counts").to_pylist() == ALL
-
-
-# -- permissions and disks -----------------------------------------------------------------------------------------
 
 
 def as_nobody(*arguments):

@@ -176,8 +176,6 @@ def test_state_in_the_processing_phase(tmp_path, make_engine):
     assert nothing_kept(tmp_path / "data")
 
 
-# -- drift ---------------------------------------------------------------------------------------------------------
-
 DRIFT = {
     "added": ({"word": str}, {"n": int, "mean": float}, "column 'mean' (double) is declared, but the table has none"),
     "removed": ({"word": str}, {"m": int}, "column 'n' (int64) is in the table, but not declared"),

@@ -137,9 +137,6 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tasks: int
     assert letters.num_rows == 1
 
 
-# -- stateful bolts ----------------------------------------------------------------------------------------------------
-
-
 class Numbers(StatefulBolt):
     """Counts tuples per id."""
 

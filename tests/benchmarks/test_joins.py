@@ -136,9 +136,6 @@ def test_every_peer_of_joins_has_a_figure():
         assert sum(name in one.needs for one in FIGURES) == 6
 
 
-# --- without peers ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_a_killed_join_of_a_window_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The comparison with numpy's results after the kill is part of the measurement."""

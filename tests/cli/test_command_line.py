@@ -88,9 +88,6 @@ def slow_run(txid: int, **environment: str) -> Iterator[Program]:
         process.kill()
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
 def counts() -> dict[str, int]:
     shown = txstorm("state", str(DATA), "counts", "--json")
     assert shown.code == 0, shown
@@ -163,8 +160,6 @@ def test_output_of_user_code_precedes_that_of_the_command(project: Path):
     assert "oh" in failed.stdout
 
 
-# --- dependencies -----------------------------------------------------------------------------------------------------
-
 WITHOUT = """
 import sys
 
@@ -221,9 +216,6 @@ def test_a_closed_output_pipe_is_not_an_error():
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.strip() in ("0", "1")
-
-
-# --- Spark ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -152,9 +152,6 @@ def fail_on(world: World, place: str, attempt) -> None:
         raise ValueError(f"{place} of {attempt.txid}")
 
 
-# --- spouts -----------------------------------------------------------------------------------------------------------
-
-
 class PlainLog(OfWorld, PlainSpout):
     """A spout of the plain kind: the coordinator determines the extents, and the emitters read them."""
 
@@ -264,9 +261,6 @@ class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout, OpaquePartitionedE
         return {"end": end}
 
 
-# --- bolts ------------------------------------------------------------------------------------------------------------
-
-
 class Watch(OfWorld, BatchBolt):
     """A batch bolt that emits its tuples in `finish_batch`, records its calls, and fails if a ticket requests it."""
 
@@ -318,9 +312,6 @@ class Keep(Watch, Committer):
             self.world.note("holding", self.attempt.txid)
             self.world.await_ticket(f"release-{self.attempt.txid}")
             fail_on(self.world, "after-hold", self.attempt)
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def start_net(

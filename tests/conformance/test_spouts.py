@@ -34,8 +34,6 @@ def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[in
     return [note for note in notes if txid in (None, note[0])]
 
 
-# --- every kind -------------------------------------------------------------------------------------------------------
-
 KINDS = [PlainLog, OpaquePlainLog, PartitionedLog, OpaqueLog]
 
 
@@ -124,9 +122,6 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
     handle.stop()
 
 
-# --- partitioned ------------------------------------------------------------------------------------------------------
-
-
 APPENDED = {
     "items 49, 64: a line never enters a replay": (
         PartitionedLog,
@@ -210,9 +205,6 @@ def test_item_53_empty_batches_are_transactions(kind, start, world, batches) -> 
     assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
     for bolt in ("watch", "keep"):
         assert [(n[3], n[5]) for n in world.notes("finish") if n[1] == bolt] == [(1, 2), (2, 1), (3, 0), (4, 0), (5, 0)]
-
-
-# --- opaque -----------------------------------------------------------------------------------------------------------
 
 
 WORDS = ["dog", "cat", "apple", "dog"]
@@ -313,9 +305,6 @@ def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, wor
     }
 
 
-# --- plain ------------------------------------------------------------------------------------------------------------
-
-
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
     """T19, T43: metadata persists in the directory, and is not computed again after a restart. Also T30."""
     world.append(0, *map(str, range(8)))
@@ -358,8 +347,6 @@ def test_opaque_tuples_without_metadata_are_refused(world, start) -> None:
     with pytest.raises(MetadataError, match=r"log.*partition 0.*txid 1.*no metadata"):
         start(Forgetful, available_now=True).awaitTermination(60)
 
-
-# --- everything at once -----------------------------------------------------------------------------------------------
 
 PLACES = ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"]
 

@@ -60,9 +60,6 @@ def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
     return Net(world, tmp_path, make_engine)
 
 
-# --- batches in a bolt ------------------------------------------------------------------------------------------------
-
-
 PLACES = ["each-execute", "watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"]
 
 
@@ -128,9 +125,6 @@ def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
 
 
-# --- phases -----------------------------------------------------------------------------------------------------------
-
-
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
     """T28: batch bolts and committers downstream of a committer finish in its commit phase."""
     net.bolt("first", "log", committer=True).bolt("plain", "first").bolt("second", "plain", kind=Keep)
@@ -158,9 +152,6 @@ def test_item_37_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -
     tuples = {(note[1], note[3]): note[5] for note in net.world.notes("finish")}
     assert tuples["C", 1] == 4
     assert tuples["D", 2] == 4
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_reported_failure_is_shown(net: Net) -> None:

@@ -54,9 +54,6 @@ VALUES = [
 OTHER_ZONE = dt.datetime(2026, 7, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=45)))
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
 class PassOn(BasicBolt):
     fields = ("at", "value")
 
@@ -156,9 +153,6 @@ def test_typed_columns_reach_the_tables_as_they_were(make_engine: Factory, tmp_p
     assert document["rows"][1]["raw"] == "AP8="
 
 
-# --- several tables ---------------------------------------------------------------------------------------------------
-
-
 class Tables(Gathering):
     """A committer with two states and two sinks."""
 
@@ -212,9 +206,6 @@ def test_several_states_and_sinks_of_several_committers_follow_one_order(make_en
         assert sorted(rows(state)) == [("a", 3), ("b", 1), ("c", 1)]
         sink = DeltaTable(tmp_path / "sinks" / f"{name}_words").to_pyarrow_table(columns=["word", "_txid"])
         assert sorted(rows(sink)) == sorted(words)
-
-
-# --- Storm's spellings ------------------------------------------------------------------------------------------------
 
 
 class StormSpout(TransactionalSpout):

@@ -62,9 +62,6 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# -- parsing -----------------------------------------------------------------------------------------------------------
-
-
 def blocks(path: Path) -> list[Block]:
     """Return the python and console blocks of a file, each with the output that follows it."""
     found: list[Block] = []
@@ -98,9 +95,6 @@ def _fenced(path: Path) -> Iterator[tuple[Block, bool]]:
             marks, adjacent = set(), False
 
 
-# -- comparing ---------------------------------------------------------------------------------------------------------
-
-
 def difference(expected: str, got: str, *, varies: bool) -> str | None:
     """Return the difference between the expected and the actual output; None if there is none."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
@@ -124,9 +118,6 @@ def _pattern(line: str, *, varies: bool) -> str:
     if line == "…":
         return "ANYLINES"
     return ".*".join(re.escape(part) for part in _normal(line, varies=varies).split("…"))
-
-
-# -- running -----------------------------------------------------------------------------------------------------------
 
 
 class Runner:

@@ -74,9 +74,6 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path):
     assert difference(shown[1], printed.replace(installed, ".venv/bin/txstorm"), varies=False) is None
 
 
-# -- the runner itself -------------------------------------------------------------------------------------------------
-
-
 def test_blocks_are_found_with_their_output_and_marks(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(

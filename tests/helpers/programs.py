@@ -180,9 +180,6 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-# --- the process that forks -------------------------------------------------------------------------------------------
-
-
 def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
     """Fork a child for every request; return in the children only, with their request and file descriptors."""
     import gc

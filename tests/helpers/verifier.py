@@ -258,9 +258,6 @@ def _some(txids: Numbers) -> list[int]:
     return sorted({int(txid) for txid in txids})[:10]
 
 
-# --- the history ------------------------------------------------------------------------------------------------------
-
-
 def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
     """Return the ranges read of each partition; fail unless each begins at the end of the previous one."""
     read: dict[Place, Read] = defaultdict(Read)
@@ -283,9 +280,6 @@ def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
             part.next = stop
         before = now
     return dict(read)
-
-
-# --- logs -------------------------------------------------------------------------------------------------------------
 
 
 def _log(table: Path) -> list[list[Row]]:

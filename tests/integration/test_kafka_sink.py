@@ -55,9 +55,6 @@ def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
         assert txids == sorted(txids)
 
 
-# --- two coordinators -------------------------------------------------------------------------------------------------
-
-
 def intent_of(place: Path, txid: int) -> Intent:
     return decode((place / f"intent-{txid}").read_bytes())
 
@@ -134,9 +131,6 @@ def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_
     check_sent(kafka_broker.bootstrap, topic)
 
 
-# --- answers that are lost, brokers that are away ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("point", "nth"),
     [("kafka.begun", 2), ("kafka.sent", 1), ("kafka.sent", 4), ("kafka.committed", 1), ("kafka.committed", 2)],
@@ -179,9 +173,6 @@ def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_p
     ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     assert passed.count(where) >= 2
     check_sent(kafka_broker.bootstrap, topic)
-
-
-# --- marks ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_mark_is_found_behind_many_others(kafka_broker):
@@ -231,9 +222,6 @@ def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broke
     assert "cannot lead yet, retrying for a while: topic" in caplog.text
     ended(topology(proxy.address, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
-
-
-# --- what is wrong shows at once --------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_is_not_there(kafka_broker, tmp_path):

@@ -98,9 +98,6 @@ def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
         yield made
 
 
-# -- lost answers ---------------------------------------------------------------------------------------------------
-
-
 def test_a_commit_whose_response_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
     ledger = place.ledger(proxy.address, holder="run")
     ledger.commit([Put("coordinator/currtx", b"1"), Put("log/0", b"")])
@@ -150,9 +147,6 @@ def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(p
     assert proxy.dropped == 2
     second.acquire("two")
     first.check_lease()
-
-
-# -- connections and servers that are away --------------------------------------------------------------------------
 
 
 def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyProxy) -> None:
@@ -208,9 +202,6 @@ def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: L
     with pytest.raises(FencedError):
         ledger.check_lease()
     assert place.ledger().get("a") is None
-
-
-# -- sessions that end ----------------------------------------------------------------------------------------------
 
 
 def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> None:
@@ -333,9 +324,6 @@ def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatc
     second.acquire("two")
 
 
-# -- what is stored -------------------------------------------------------------------------------------------------
-
-
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
     """Ledger entries are stored at Storm's paths, unchanged (row T12)."""
     ledger = place.ledger(holder="run")
@@ -406,9 +394,6 @@ def test_a_lease_that_is_none_of_ours_is_refused(place: Place) -> None:
     place.client().create("/%lease", b"junk")
     with pytest.raises(LedgerCorrupt, match="got b'junk'"):
         ledger.acquire("run")
-
-
-# -- the way there --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hosts", ["127.0.0.1:1", "no-such-host.invalid:2181"])
@@ -506,9 +491,6 @@ def test_tls_with_the_right_authority_only(zookeeper_server: ZooKeeper) -> None:
             open_zookeeper(server.tls_hosts, f"/{root}", Settings.parse({**trusting, **setting}), create=True)
     with pytest.raises(Unreachable, match="TLS where they ask for it"):
         open_zookeeper(server.tls_hosts, f"/{root}", Settings(zookeeper_connect_timeout=1), create=True)
-
-
-# -- the proxy of these tests ---------------------------------------------------------------------------------------
 
 
 def test_stalled_requests_arrive_after_healing(place: Place, proxy: LossyProxy) -> None:

@@ -85,9 +85,6 @@ def last_line(done: CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# --- counts -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[*SPARK, pytest.mark.long])])
 def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected: Counter[str], again: Path):
@@ -168,9 +165,6 @@ def test_an_interrupted_demo_exits_with_130_and_can_continue(expected: Counter[s
     assert last_line(demo("--json", "--data-dir", data_dir, "--engine", "local"))["top"] == top(expected)
 
 
-# --- data directory ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_a_demo_killed_while_emptying_its_directory_starts_over(again: Path, tmp_path: Path):
     for name in ("ledger.db", "format.json"):
@@ -194,9 +188,6 @@ def test_invalid_arguments_exit_with_code_2(argument: str, in_tmp: Path, capsys:
     assert main(["--json", argument]) == 2
     assert argument.removeprefix("--engine=") in json.loads(capsys.readouterr().out)["error"]["message"]
     assert list(in_tmp.iterdir()) == []
-
-
-# --- printed output ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

@@ -161,9 +161,6 @@ def counts(data_dir: str, txid: int | None = None) -> dict[str, int]:
     return {row["word"]: row["n"] for row in StateView(Path(data_dir), "counts", txid).to_pylist()}
 
 
-# --- audits -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["files", "parts", "opaque"])
 def test_an_audit_without_changes_finds_no_difference(net: Path, replayed: Replayed, name: str):
     committed = ran(name).committed
@@ -282,9 +279,6 @@ def test_a_dry_run_checks_but_runs_nothing(net: Path, replayed: Replayed):
     shutil.rmtree(net / "books")
     code, result, _ = replayed("--dry-run")
     assert (code, result["error"]["type"]) == (2, "SpoutError")
-
-
-# --- backfills --------------------------------------------------------------------------------------------------------
 
 
 def history(directory: Path) -> list[tuple[Any, ...]]:
@@ -466,9 +460,6 @@ def test_a_backfill_skips_dead_letters_and_cleans_up_nothing(tmp_path: Path):
     assert new == old and len(new) == 3
     old, new = (DeadLettersView(tmp_path / one).to_pylist() for one in ("data", "new"))
     assert [row["_txid"] for row in new] == [row["_txid"] for row in old] == [2, 4]
-
-
-# --- on Spark ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -83,9 +83,6 @@ def test_an_unreachable_broker_is_reported(tmp_path: Path):
     assert done.stderr.startswith("error: kafka spout: the brokers cannot be asked: ")
 
 
-# --- on a real broker -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def produced(kafka_broker: Kafka) -> str:
     """Produce views and clicks once; return the address of the broker."""

@@ -25,9 +25,6 @@ def bare(server, database=0):
     return client.Redis("127.0.0.1", server.ports[0], db=database)
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------
-
-
 def test_stores_in_memory_keep_all_rules():
     """A9, A11."""
     check_join_store(MemoryStore)
@@ -92,9 +89,6 @@ def test_rows_of_one_store_are_not_seen_in_another(redis):
     assert first.address != second.address
     assert RedisStore(url_of(redis), prefix="one").address == first.address
     assert ids(pickle.loads(pickle.dumps(first)).get_many(["a"], None, None)) == {"a": [1]}
-
-
-# -- Redis -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

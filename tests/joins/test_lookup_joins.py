@@ -252,9 +252,6 @@ def test_a_committed_transaction_is_replayed_with_its_version(users: Path, tmp_p
     assert ("n11", 3, "Cid") in kept(data)
 
 
-# -- tables that are lost ------------------------------------------------------------------------------------------------
-
-
 def vacuum(users: Path) -> None:
     """Replace all rows, and delete the files of the version before."""
     write_deltalake(users, pa.table(USERS), mode="overwrite")

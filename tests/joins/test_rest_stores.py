@@ -32,9 +32,6 @@ def proxy(server):
         yield made
 
 
-# -- the API -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_api_as_it_is_documented(server):
     """A10, A11: every call, with another client, so that any storage can stand behind it."""
     url = server.url
@@ -155,9 +152,6 @@ def test_every_request_needs_the_token(tmp_path):
             with pytest.raises(InputError, match=r"GET /store: the server rejects the token \(401.*mend the token"):
                 RestStore(server.url, token=token).put_many([row("a", 1, 1)])
         assert RestStore(server.url, token="se-cret").get_many(["a"], None, None) == {"a": []}
-
-
-# -- faults ------------------------------------------------------------------------------------------------------------
 
 
 def test_servers_that_are_killed_and_restarted(own_redis, tmp_path):
@@ -298,9 +292,6 @@ def test_an_answer_that_trickles_is_too_late(proxy):
         RestStore(proxy.url, timeout=0.3, retry_for=0.1).get_many(["slow"], None, None)
 
 
-# -- sizes and arguments -----------------------------------------------------------------------------------------------
-
-
 def test_requests_are_cut_to_the_size_that_the_server_accepts(tmp_path):
     with store_server(tmp_path, "--store", "memory", "--max-body", "2000") as server, faulty(server) as proxy:
         store = RestStore(proxy.url)
@@ -370,9 +361,6 @@ def test_wrong_times_and_tokens():
             RestStore("http://h", token=token)
         assert not str(token).strip() or str(token).strip() not in str(refused.value)
     assert "secret" not in repr(RestStore("http://h", token="secret"))
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

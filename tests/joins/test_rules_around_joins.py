@@ -79,9 +79,6 @@ def test_unmatched_left_rows_of_a_slow_partition_are_not_late_in_windows():
         assert found == [[], [], [(10, "ac")]]
 
 
-# -- positions for a time ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wanted", [-1, 0, 4, 5, 6, 9, 10])
 @pytest.mark.parametrize(("start", "end"), [(0, 5), (2, 5), (2, 3), (3, 3)])
 def test_the_first_offset_of_a_time(wanted, start, end):
@@ -104,9 +101,6 @@ def test_a_rewind_goes_to_the_last_transaction_before_a_time(to, txid, tmp_path,
     command.printed(*arguments, "--yes")
     with driver(topology(**sides), data_dir=tmp_path / "data") as running:
         assert running.committed == txid
-
-
-# -- a side that has ended ------------------------------------------------------------------------------------------------
 
 
 def test_a_side_that_has_ended_holds_nothing_back(tmp_path):

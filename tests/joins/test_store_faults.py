@@ -41,9 +41,6 @@ def finish(handle, lines):
     compare(handle, lines)
 
 
-# -- Redis -------------------------------------------------------------------------------------------------------------
-
-
 def killed(server, _bare):
     server.kill()
     yield
@@ -94,9 +91,6 @@ def test_a_redis_that_has_lost_rows_ends_the_next_start(own_redis, lines, tmp_pa
         begin(RedisStore(url), lines, tmp_path).awaitTermination()
     bare.restore(name, 0, copy)
     finish(begin(RedisStore(url), lines, tmp_path), lines)
-
-
-# -- REST --------------------------------------------------------------------------------------------------------------
 
 
 def late(answer):

@@ -78,9 +78,6 @@ def make_store(request):
     return lambda: RedisStore(f"redis://{server.address()}/0", prefix="one")
 
 
-# -- the feed ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_position_is_emitted_in_each_transaction():
     """A10: heartbeats and transactions without right rows included."""
     with both(MemoryStore(), right={"partitions": ("0", "1")}) as driver:
@@ -158,9 +155,6 @@ def test_requests_of_several_tasks():
         assert store.gets == puts == sum(math.ceil(n / 4) for n in tasks.values())
 
 
-# -- the rows that wait ------------------------------------------------------------------------------------------------
-
-
 def test_rows_pass_by_time_then_arrival():
     with both(MemoryStore()) as driver:
         assert passed(driver, step(driver, "c@7 a@5 b@5", "p@1")) == ""
@@ -211,8 +205,6 @@ def test_a_consumed_time_outlives_a_restart():
         assert [row["id"] for row in driver.state("sync-left").to_pylist()] == ["b"]
 
 
-# -- the join ----------------------------------------------------------------------------------------------------------
-
 TYPES = {
     "inner": [("a", "p"), ("a", "q"), ("c", "t")],
     "left": [("a", "p"), ("a", "q"), ("b", None), ("c", "t"), ("d", None)],
@@ -244,9 +236,6 @@ def test_a_feeder_and_a_joiner_apart(make_store):
         feeding.commit(feeding.feed({"r": rows("t@20 u@21", "r0")}))
         consumed.append(21)
         assert pairs(joining, step(joining)) == "b-q b-s b-t"
-
-
-# -- a failure ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_opaque_replay_that_shrinks():

@@ -90,9 +90,6 @@ def put(kafka: Kafka, topic: str, times: list[int], partition: int = 0) -> None:
     kafka.produce(topic, times, partition, times=times)
 
 
-# --- collector --------------------------------------------------------------------------------------------------------
-
-
 def test_delay_of_a_consumer_group(kafka_broker: Kafka, collecting: Collecting):
     """A15: committed offset → record there → its time, minimum of the partitions; the next report follows it."""
     topic, group = kafka_broker.make_topic(partitions=3), "g-delay"
@@ -221,9 +218,6 @@ def test_unknown_topic_and_missing_brokers(kafka_broker: Kafka, collecting: Coll
     away.close()
 
 
-# --- API --------------------------------------------------------------------------------------------------------------
-
-
 def test_api_returns_the_last_report(api: str):
     """A15: consumed time, delay, partitions, report time; 404 for an unknown name."""
     assert asked(f"{api}/delay/clicks")[0] == 404
@@ -272,9 +266,6 @@ def test_token_is_required():
         assert asked(f"{url}/delay/clicks", Authorization="Bearer secret")[1]["stale"] is True
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-
-
-# --- client -----------------------------------------------------------------------------------------------------------
 
 
 def test_client_is_the_report_of_a_join(api: str):
@@ -368,9 +359,6 @@ def test_wrong_arguments_of_the_client(arguments: tuple[str, str], what: str):
         DataDelay(*arguments)
     with pytest.raises(InputError, match="expected s, ms, us, datetime"):
         DataDelay("http://h:1", "clicks", unit="minutes")
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_collector_reports_to_the_api(kafka_broker: Kafka, api: str, tmp_path: Path):

@@ -30,9 +30,6 @@ def _no_trouble():
     TROUBLE.clear()
 
 
-# --- the guarantee table ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
 @pytest.mark.parametrize("group", [1, 64])
@@ -116,9 +113,6 @@ def test_a_group_needs_one_get_per_txid_and_one_put(tmp_path):
     assert backend.calls["multi_get"] <= 4
     assert backend.calls["put_marked"] <= 1 + 4  # one to take over, then one per group
     assert backend.multi_get(['"k7"'])[0].value == 4
-
-
-# --- unavailable stores -----------------------------------------------------------------------------------------------
 
 
 class LosesConnection(SqlAlchemyBackend):
@@ -259,9 +253,6 @@ def test_a_store_that_rejects_rows_blocks_and_the_next_run_continues(tmp_path):
     assert values(mended) == AS_PLANNED
 
 
-# --- stores that contradict the ledger --------------------------------------------------------------------------------
-
-
 def test_a_removed_map_with_decided_rows_is_reported(tmp_path):
     blocked(Broken(), tmp_path / "data")
     renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
@@ -315,9 +306,6 @@ def test_a_map_can_be_added_and_dropped_but_not_added_again(backend, tmp_path):
     with pytest.raises(StateError, match="map 'again': its content is at txid 4, and the ledger does not record it"):
         ended(topology(Source(rows), other, MapState("again", backend)), data, until_txid=8)
     assert values(backend) == before
-
-
-# --- external effects -------------------------------------------------------------------------------------------------
 
 
 class Effects(Sums):

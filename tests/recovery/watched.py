@@ -28,8 +28,6 @@ from txstorm.spouts import MemoryTransactionalSpout
 SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
 NUMBERS = list(range(1, 21))
 
-# --- trouble ----------------------------------------------------------------------------------------------------------
-
 Trouble = Callable[[int, int], object]
 """Called with the txid and the number of its attempts so far, from 1; may raise, hang or kill."""
 
@@ -75,9 +73,6 @@ class Diary:
     def calls(self, what: str) -> dict[int, int]:
         """Return how often `what` is noted of each txid."""
         return dict(sorted(Counter(self.txids(what)).items()))
-
-
-# --- bolts ------------------------------------------------------------------------------------------------------------
 
 
 class Gathering(BatchBolt):
@@ -159,9 +154,6 @@ class Watch:
         handle = self.start(source, **limit, **options)
         handle.awaitTermination()
         return handle
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 class PlannedSpout(TransactionalSpout, SpoutCoordinator):

@@ -619,9 +619,6 @@ def test_a_store_that_is_lost_after_a_rewind_is_noticed_at_the_next_start(tmp_pa
         driver.restart(net(WordCount(), **KEPT))
 
 
-# -- declarations that change between runs -----------------------------------------------------------------------------
-
-
 def of_kinds(key, value, base=WordCount):
     return type("Kinds", (base,), {"key_type": key, "value_type": value})()
 

@@ -69,9 +69,6 @@ def test_no_window_is_evaluated_again_after_a_crash():
         ]
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
 def test_heartbeats_close_windows_of_processing_time_while_the_source_is_silent():
     """W14."""
     with driver(topology(Report().with_tumbling_window(Duration.seconds(10)))) as running:
@@ -231,9 +228,6 @@ def test_one_tuple_far_from_the_clock_leaves_the_others_in_their_windows(kind):
             committed(running, [("a", now + 1), ("far", start + 1 if ahead else 1)], now + 2)
             committed(running, [("b", later + 3)], later + 4)
             assert at_the_end(running) == expected, name
-
-
-# -- keys, forms and state ---------------------------------------------------------------------------------------------
 
 
 class PerKey(Report):

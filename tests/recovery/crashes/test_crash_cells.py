@@ -114,9 +114,6 @@ def changes_nothing(hung: Program, data_dir: Path, cell: Cell) -> None:
     assert (logs(data_dir), ledger_entries(data_dir)) == before
 
 
-# --- Spark and Kafka --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 @pytest.mark.spark
 @cells(END_TO_END)

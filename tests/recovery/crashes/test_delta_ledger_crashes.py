@@ -41,9 +41,6 @@ def test_the_directory_remembers_the_ledger(undisturbed, place, data_dir):
     assert f"uses the ledger delta:{place}/moved/control, not sqlite:{place}/x.db" in output
 
 
-# -- moving -----------------------------------------------------------------------------------------------------
-
-
 def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place, data_dir):
     killed("p6.after:kill:2", data_dir, "--spout", "file")
     found = copy_ledger(str(data_dir), f"delta:{place}/control")
@@ -125,9 +122,6 @@ def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place, data
     copy_ledger(str(data_dir), f"delta:{place}/control")
     ends(data_dir)
     check(data_dir, TXIDS)
-
-
-# -- rebuilding -------------------------------------------------------------------------------------------------
 
 
 def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, data_dir: Path):

@@ -59,9 +59,6 @@ def test_killed_at_any_step_and_started_again(kafka_broker, place, crashes, spou
     check_topic(kafka_broker.bootstrap, topic, spout)
 
 
-# --- a start while the brokers are away -------------------------------------------------------------------------------
-
-
 def says(program: Program, text: str) -> None:
     reaches(program, lambda: text in program.complained)
 

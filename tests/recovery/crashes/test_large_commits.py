@@ -162,8 +162,6 @@ def over(data_dir: Path) -> list[Any]:
     return [stamp for version, end in ends.items() for stamp in stamps[version] if stamp <= end]
 
 
-# --- tests ------------------------------------------------------------------------------------------------------------
-
 LARGE = {"large_commit_rows": 8}
 DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}
 SMALL = ("--set", "large_commit_rows=8")

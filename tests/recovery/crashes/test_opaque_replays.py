@@ -23,9 +23,6 @@ def rows_by_txid(data_dir: Path) -> dict[int, list[int]]:
     return found
 
 
-# --- the first attempt got as far as staging --------------------------------------------------------------------------
-
-
 @both_kinds
 @pytest.mark.integration
 @pytest.mark.parametrize(
@@ -84,9 +81,6 @@ def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_dec
     shelf.write(list(range(12)), take=2)
     ends(*argv, scenario="shelf")
     assert rows_by_txid(data_dir) == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
-
-
-# --- Storm's items ----------------------------------------------------------------------------------------------------
 
 
 @both_kinds

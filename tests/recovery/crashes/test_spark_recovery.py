@@ -116,9 +116,6 @@ def test_files_written_by_workers_of_a_killed_driver_are_swept(data_dir):
     check(data_dir, TXIDS)  # which says that nothing is left there
 
 
-# --- tables that Spark publishes --------------------------------------------------------------------------------------
-
-
 def by_spark(data_dir, uri):
     """Return the txids of the groups that Spark has published to the table, in the order of its log."""
     entries = sorted((data_dir / uri / "_delta_log").glob("*.json"))

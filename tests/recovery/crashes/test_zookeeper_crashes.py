@@ -171,9 +171,6 @@ def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(watch, b
     check_goes_on(handle)
 
 
-# -- what is written ------------------------------------------------------------------------------------------------
-
-
 class Numbers(PartitionedSpout):
     """A user-defined partitioned spout: each partition emits two numbers per transaction."""
 

@@ -63,8 +63,6 @@ def test_the_clock_jumps_by_up_to_an_hour_whenever_it_is_asked(ledger, place, sh
         check(place / "data", TXIDS, thinned=True)
 
 
-# -- jumps of more than an hour ----------------------------------------------------------------------------------------
-
 DAY = 86_400
 YEAR, TTL = 365 * DAY, 1800
 

@@ -119,9 +119,6 @@ def test_every_letter_says_what_went_wrong_and_where(place, data_dir):
     assert (row["attempt"], row["stamp"]) == (fourth["attempt"], fourth["stamp"])
 
 
-# --- the policy -------------------------------------------------------------------------------------------------------
-
-
 def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(watch):
     def trouble(txid, nth):
         if txid == 2:
@@ -172,8 +169,6 @@ def test_without_the_policy_there_is_no_table(place, data_dir):
     assert not (data_dir / "dead_letters").exists()
     assert handle.dead_letters().to_pylist() == []
 
-
-# --- batches that take a worker with them, or never end ---------------------------------------------------------------
 
 ALONE = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
 

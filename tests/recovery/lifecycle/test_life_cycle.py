@@ -47,9 +47,6 @@ def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
-# --- deactivate and activate ------------------------------------------------------------------------------------------
-
-
 def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
     handle = go(more=3)
     told = deactivate(data_dir)
@@ -102,9 +99,6 @@ def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_
     assert activate(data_dir)["active"]
     go(until_txid=4).awaitTermination()
     assert_as_undisturbed(data_dir, 4)
-
-
-# --- rebalance --------------------------------------------------------------------------------------------------------
 
 
 def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
@@ -175,9 +169,6 @@ def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
         assert books.parallelism() == {}
 
 
-# --- kill -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_dir):
     code, told = txstorm("kill", data_dir)
@@ -213,9 +204,6 @@ def _planned(data_dir: Path) -> bool:
         return bool(read_status(data_dir)["in_flight"])
     except DataDirectoryError:
         return False
-
-
-# --- who does not answer, and who asks at the same time -----------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -317,9 +305,6 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
     assert handle.isActive
 
 
-# --- nobody, nothing, something else ------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
     go(until_txid=2).awaitTermination()
@@ -355,9 +340,6 @@ def test_an_unknown_directory_and_one_that_is_something_else(command, go, data_d
     with pytest.raises(DataDirectoryError, match=r"holds something else \(dear.txt\)"):
         command(place / "letters")
     assert sorted(os.listdir(place / "letters")) == ["dear.txt"]
-
-
-# --- list, status, inspect ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

@@ -186,9 +186,6 @@ def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
         go(tmp_path, topology("new"))
 
 
-# --- Delta features that others enable --------------------------------------------------------------------------------
-
-
 def featured(spout):
     builder = TransactionalTopologyBuilder("featured", "words", spout)
     builder.set_committer_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])

@@ -83,9 +83,6 @@ def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
     print(f"committed {handle.committed}, killed by {handle.killed}")
 
 
-# --- a driver script that does nothing about its end ------------------------------------------------------------------
-
-
 class Pace:
     """Injected trouble: delays every commit, and makes one batch hang forever."""
 
@@ -101,9 +98,6 @@ def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
     topology = watched_topology(Endless(), Diary(Path(diary)), process=Pace(int(hanging)), max_pack_txids=2)
     handle = run(topology, engine=engine, data_dir=data_dir)
     handle.awaitTermination()
-
-
-# --- two keys that change in every transaction ------------------------------------------------------------------------
 
 
 class Kinds(Gathering, Committer):

@@ -56,8 +56,6 @@ def roll_forward(stores: ExternalStores, intent: Intent) -> None:
         raise SystemExit from None
 
 
-# --- a topic ----------------------------------------------------------------------------------------------------------
-
 OWNER = TopologyIdentity("fencing", "incarnation")
 TXIDS = (1, 2, 3)
 ROWS = 100
@@ -95,8 +93,6 @@ def send_groups(directory: str, brokers: str, topic: str) -> None:
         roll_forward(outside, intent)
 
 
-# --- a database -------------------------------------------------------------------------------------------------------
-
 LATE = TopologyIdentity("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}
 
@@ -129,8 +125,6 @@ def put_late(directory: str, url: str) -> None:
     for intent in intents[:2]:
         roll_forward(maps, intent)
 
-
-# --- files of the ledger ----------------------------------------------------------------------------------------------
 
 LONG = Meta({"lines": ["x" * MAX_VALUE]}, 1)
 

@@ -92,9 +92,6 @@ def main(*argv: str) -> dict[str, Any]:
     return run_to_end(built, options.data_dir, settings, options.engine if options.kafka else "local")
 
 
-# --- the same topology behind every kind of source, for ``txstorm run`` ----------------------------------------------
-
-
 def _following(last: Any) -> list[int]:
     """Return the extent that follows `last` in a partition."""
     start = last[1] if last else 0

@@ -128,9 +128,6 @@ def _check_new(data_dir: Path, uri: str, since: int) -> None:
     )
 
 
-# --- a start that is fenced at any moment -----------------------------------------------------------------------------
-
-
 class Fence:
     """Another coordinator raises the epoch again, `at` calls of the ledger after the start has; both are noted."""
 

@@ -83,8 +83,6 @@ def test_after_a_clean_end_the_ledger_is_rebuilt_from_history_and_tables(ends_as
     ends_as_undisturbed(data_dir, "--spout", "file")
 
 
-# -- maps and outlets -------------------------------------------------------------------------------------------
-
 # Table 1 is ``changes/counts``, 2 and 3 are the maps.
 MAP_FAULTS = (
     *("p5.staged.after:5", "p6.after:2", "p7.1.written:2", "p7.2.before:2", "p7.2.written:2", "p7.3.before:2"),
@@ -137,9 +135,6 @@ def test_rows_for_kafka_that_were_decided_are_sent_once_though_the_ledger_was_lo
     ends(data_dir, "--spout", "memory", *options)
     sent = Counter(record.key for record in committed_records(kafka_broker.bootstrap, topic))
     assert sent == Counter(word for line in lines(TXIDS) for word in line.split())
-
-
-# -- what is refused --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

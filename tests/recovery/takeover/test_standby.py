@@ -30,8 +30,6 @@ from txstorm.state.store import StateStore
 
 ALONE = {"max_group_txids": 1}
 
-# --- processes --------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
@@ -97,9 +95,6 @@ def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive: Drive):
     assert (code, told["error"]["type"]) == (130, "Interrupted")
     first.leads()
     assert first.interrupt()[0] == 130
-
-
-# --- waiting, in this process -------------------------------------------------------------------------------------------
 
 
 class Recorder(LocalEngine):
@@ -221,9 +216,6 @@ def test_without_standby_a_held_lease_is_refused(held, place, data_dir):
     with pytest.raises(HeldError, match="'first'"):
         run(life(Diary(place / "diary")), engine=engine, data_dir=data_dir)
     assert engine.calls == []
-
-
-# --- stepping down ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -22,9 +22,6 @@ def leaders(data_dir: Path) -> list[int]:
     return [attempt >> 32 for attempt in read_history(data_dir)["attempt"].to_pylist()]
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("driving", ["zookeeper", pytest.param("delta", marks=pytest.mark.long)], indirect=True)
 def test_a_driver_that_was_frozen_never_commits_again_and_says_so(driving, data_dir):
     first = driving.leader()
@@ -59,9 +56,6 @@ def test_a_coordinator_frozen_in_its_sweep_removes_no_file_of_the_next(place, zo
         books.ledger.close()
     finally:
         child.kill()
-
-
-# --- a session, in this process ---------------------------------------------------------------------------------------
 
 
 ALONE = {"max_group_txids": 1, "zookeeper_session_timeout": SESSION}

@@ -105,9 +105,6 @@ def _zombie(rng: random.Random, step: str, source: str, ledger: str) -> Zombie:
     return Zombie(source, depth, ledger, point, rng.randint(least, most))
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def seed() -> int:
     return int(os.environ.get("TXSTORM_ZOMBIE_SEED", random.randrange(1 << 30)))
