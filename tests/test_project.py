@@ -111,8 +111,7 @@ def parameter_counts() -> Iterator[tuple[str, int]]:
 
 def test_parameter_budget():
     """Values that travel together are bundled; only calls that users write out may have more than seven."""
-    long = {name for name, parameters in parameter_counts() if parameters > 7}
-    assert long == set(CALLED_BY_USERS)
+    assert {name for name, parameters in parameter_counts() if parameters > 7} == set(CALLED_BY_USERS)
 
 
 def test_file_budget():

@@ -180,8 +180,7 @@ def test_no_reader_takes_tables_of_another_topology(read, data_dir, tmp_path):
 @pytest.mark.parametrize("read", ["state", "sink", "history", "snapshot"])
 def test_no_reader_takes_an_older_ledger(read, data_dir, stopped, tmp_path):
     shutil.copy(data_dir / "ledger.db", tmp_path / "ledger.db")
-    source = write_words(tmp_path / "words.txt", [*WORDS, "w1"])
-    shutil.copy(source, stopped / "words.txt")
+    shutil.copy(write_words(tmp_path / "words.txt", [*WORDS, "w1"]), stopped / "words.txt")
     try:
         go(topology(stopped / "words.txt"), data_dir)
     finally:

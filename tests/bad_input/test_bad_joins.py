@@ -19,8 +19,7 @@ def side(stream: str = "l", **more: Any) -> Side:
 
 
 def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options: Any) -> Any:
-    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS}))
     declarer = builder.set_bolt("join", IntervalJoin(left, right, **{"before": TEN, **options}), tasks)
     for stream in dict.fromkeys(("l", "r")):
         if group is None:
@@ -113,8 +112,7 @@ def test_a_wrong_argument_is_refused_at_the_call_and_a_wrong_declaration_when_th
 
 def test_a_side_that_follows_a_full_join_can_never_report_a_position() -> None:
     """U8: unmatched right rows have no left time, and may come at any time."""
-    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS}))
     first = IntervalJoin(side(), side("r"), before=TEN, how="full", select=["l:key", "l:ts"])
     builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
     second = IntervalJoin(side("x"), Side("first", key="key", time="ts"), before=TEN)

@@ -72,8 +72,7 @@ def test_a_path_that_tables_cannot_have(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["100%", "a%zz", "q?#*[x]", "ü 'a' \"b\" ;&$", "co:lon"])
 def test_a_path_that_only_looks_odd(name, tmp_path):
-    place = run_words(tmp_path, name)
-    assert read_state(place, "counts").num_rows == len(set(WORDS))
+    assert read_state(run_words(tmp_path, name), "counts").num_rows == len(set(WORDS))
     assert {path.name for path in tmp_path.iterdir()} == {name, "words.txt"}
 
 

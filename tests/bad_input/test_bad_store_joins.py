@@ -260,8 +260,7 @@ def test_a_feed_that_the_code_no_longer_has_must_be_dropped_by_name(tmp_path):
     with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
         commit(driver, {"r": [("a", 95, "r1", "r0")]})
     builder = TransactionalTopologyBuilder("whole", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
-    sync = DataDelaySync(LEFT, report=lambda: None)
-    builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])
+    builder.set_bolt("sync", DataDelaySync(LEFT, report=lambda: None)).fields_grouping("feed", "l", ["key"])
     builder.set_bolt("match", match(store=store, select=BOTH)).fields_grouping("sync", ["key"])
     with pytest.raises(StateError, match="--drop"):
         TopologyTestDriver(builder.build_topology(), data_dir=tmp_path)

@@ -42,8 +42,7 @@ def planted(data_dir: Path, path: str, change) -> None:
 
 
 def test_a_recorded_range_of_another_file_is_not_read(directory: Path):
-    books = topology(directory / "books/*.txt", rows=2)
-    assert replay_txid(books, directory / "data", 1).equal
+    assert replay_txid(topology(directory / "books/*.txt", rows=2), directory / "data", 1).equal
     (directory / "elsewhere").mkdir()
     (directory / "elsewhere" / "a.txt").write_text("1\n2\n")
     # The same bytes with the same digests, so that nothing but the place is another one.

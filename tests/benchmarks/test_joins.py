@@ -128,8 +128,7 @@ def test_a_wrong_digest_is_reported(sources: Mapping[str, Mapping[str, Any]], tm
 
 def test_every_peer_of_joins_has_a_figure():
     compared = {one.name: one for one in COMPARISONS if one.workload == "joins"}
-    judged = {need for one in FIGURES for need in one.needs}
-    assert {*compared} <= judged
+    assert {*compared} <= {need for one in FIGURES for need in one.needs}
     for name in ("join-wide", "join-narrow"):
         peers = {entry.name for entry in compared[name].entries}
         assert {"flink", "flink, RocksDB", "join-structured", "join-bytewax", "join-loop", "join-arrays"} <= peers

@@ -174,8 +174,7 @@ def test_a_failure_in_the_last_transaction_is_repeated_by_the_next_run(world, tm
         pass
     run(made, engine=LocalEngine(), data_dir=data, end_of_input=True).awaitTermination(120)
     assert totals(data) == {"data": 4, "end": 0}
-    epochs = read_sink(data, "log")["epoch"].to_pylist()
-    assert epochs[:3] == ([1, 1, 2] if "opaque" in kind else [1, 1, 1])
+    assert read_sink(data, "log")["epoch"].to_pylist()[:3] == ([1, 1, 2] if "opaque" in kind else [1, 1, 1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "partitioned"])

@@ -45,8 +45,7 @@ class Commands:
 
         self._monkeypatch.setattr("sys.stdin", io.StringIO(text))
         self._capsys.readouterr()
-        code = execute([str(one) for one in arguments])
-        return Ended(code, *self._capsys.readouterr())
+        return Ended(execute([str(one) for one in arguments]), *self._capsys.readouterr())
 
     def printed(self, *arguments: Any, text: str = "") -> str:
         """Run a command that must succeed; return its output."""

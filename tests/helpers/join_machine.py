@@ -72,8 +72,7 @@ class MemoryRows:
 
     @property
     def ids(self):
-        ids = [int(id) for one in self.tables for id in one["id"].to_pylist()]
-        return sorted(ids)
+        return sorted([int(id) for one in self.tables for id in one["id"].to_pylist()])
 
 
 class Emitted(dict):

@@ -208,8 +208,7 @@ class Model:
         else:
             for name, unit in self.units.items():
                 fired += self.fire_counts(name, unit)
-        by_end = sorted(fired, key=lambda one: (one.end, str(one.unit)))
-        return by_end
+        return sorted(fired, key=lambda one: (one.end, str(one.unit)))
 
     def sessions(self, unit):
         groups = []

@@ -159,8 +159,7 @@ def test_an_interrupted_demo_exits_with_130_and_can_continue(expected: Counter[s
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 130
-    document = json.loads(output.splitlines()[-1])
-    assert document["error"]["exit_code"] == 130
+    assert json.loads(output.splitlines()[-1])["error"]["exit_code"] == 130
     assert 0 < committed_txid(data_dir) < TXIDS
     assert last_line(demo("--json", "--data-dir", data_dir, "--engine", "local"))["top"] == top(expected)
 

@@ -131,8 +131,7 @@ def test_a_restart_before_the_decision_keeps_the_plan_and_its_start(started):
 
 def test_an_opaque_transaction_that_is_planned_again_still_loads_recent_ids(started):
     driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: ["a"]), opaque=True)
-    txid = driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1))
-    driver.fail(txid)
+    driver.fail(driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1)))
     assert passed(driver, 2, "a", "c") == ["c"]
 
 

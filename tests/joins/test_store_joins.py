@@ -46,8 +46,7 @@ def test_nothing_is_put_or_expired_before_the_decision():
     """A failed attempt leaves nothing behind, in either phase."""
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        rows = [("a", 500, "r1", "r0"), ("a", 500, "r2", "r1")]
-        driver.feed({"r": rows})
+        driver.feed({"r": [("a", 500, "r1", "r0"), ("a", 500, "r2", "r1")]})
         driver.fail(1)
         driver.ack(1)
         assert (store.puts, store.expired) == ([], [])

@@ -54,8 +54,7 @@ def fed(driver, left="", right=None, **options):
 
 def pairs(driver, txid=None, **options):
     """Return what the join emitted as a text such as ``a-b c-``."""
-    found = driver.emitted("match", txid, **options)
-    return " ".join(f"{one}-{other or ''}" for one, other in found)
+    return " ".join(f"{one}-{other or ''}" for one, other in driver.emitted("match", txid, **options))
 
 
 def passed(driver, txid):

@@ -85,8 +85,7 @@ def compare(store, seed):
     select = ["left:id", "right:id"] if how == "left" else ["left:id"]
     options = {"left": left, "right": right, "how": how, "select": select, "batch_size": rng.randint(1, 5)}
     sync, feed = {"after": Duration(after)}, {"retain": Duration.hours(1), "batch_size": rng.randint(1, 5)}
-    tasks = rng.choice((1, 2))
-    topology = net(store, sync=sync, feed=feed, tasks=tasks, **options, **bounds)
+    topology = net(store, sync=sync, feed=feed, tasks=rng.choice((1, 2)), **options, **bounds)
     assert results(topology, batches, ends=ends, rng=rng) == expected, f"seed {seed}: replay with compare(…, {seed})"
 
 

@@ -73,8 +73,7 @@ def test_each_source_has_its_own_cap_of_rows_and_bytes(make_engine, tmp_path):
             "right": FileSpout(tmp_path / "right.txt", max_batch_rows=1000, max_batch_bytes=250),
         }
     )
-    handle = ended(built(spout, tmp_path), tmp_path / "data", make_engine())
-    found = by_txid(handle)
+    found = by_txid(ended(built(spout, tmp_path), tmp_path / "data", make_engine()))
     assert found["left"] == dict.fromkeys(range(1, 7), 10)
     assert found["right"] == dict.fromkeys(range(1, 13), 25)  # of 10 bytes each
 

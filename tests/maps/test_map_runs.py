@@ -80,8 +80,7 @@ def test_a_data_directory_older_than_its_marked_map_is_rejected(backend, tmp_pat
 
 def test_maps_on_both_engines(make_engine, tmp_path):
     backend = MemoryBackend()
-    built = topology(Source(ROWS), MapState("sums", backend), parallelism=2)
-    ended(built, tmp_path / "data", make_engine())
+    ended(topology(Source(ROWS), MapState("sums", backend), parallelism=2), tmp_path / "data", make_engine())
     assert values(backend) == AS_PLANNED
 
 
@@ -100,8 +99,7 @@ def test_parallel_tasks_and_two_maps_continue_after_restarts(make_backend, tmp_p
 
 
 def test_staged_rows_are_removed_with_their_intents(tmp_path):
-    built = topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1)
-    ended(built, tmp_path / "data")
+    ended(topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1), tmp_path / "data")
     staged = list((tmp_path / "data/maps/sums" / STAGED).iterdir())
     assert len(staged) == 3  # the last three intents are kept
 

@@ -71,8 +71,7 @@ def test_maps_in_one_database_are_isolated(make_backend):
 
 def test_columns_of_the_map_table_in_sql(url):
     backend = SqlAlchemyBackend(url, "counts")
-    rows = {'"cat"': MapRow({"n": [1, 2]}, 7, 0, {"n": [1]}), '"dog"': MapRow(None, 7, 0, 3)}
-    backend.multi_put(rows)
+    backend.multi_put({'"cat"': MapRow({"n": [1, 2]}, 7, 0, {"n": [1]}), '"dog"': MapRow(None, 7, 0, 3)})
     with sa.create_engine(url).connect() as connection:
         found = connection.execute(sa.text("SELECT key, value, prev, timeline, txid, removed FROM counts ORDER BY key"))
         assert [tuple(row) for row in found] == [

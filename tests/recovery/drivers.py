@@ -37,8 +37,7 @@ class Drive:
         data_dir = self._place / "data"
         target = f"drivers:topology({str(self._place / 'diary')!r})"
         command = ["run", target, "--engine", "local", "--data-dir", str(data_dir), "--json", *self.options, *options]
-        program = loaded().start("-m", "txstorm", *command, env=environment())
-        self._started.append(Driver(program, data_dir))
+        self._started.append(Driver(loaded().start("-m", "txstorm", *command, env=environment()), data_dir))
         return self._started[-1]
 
     def leader(self, *options: str) -> Driver:

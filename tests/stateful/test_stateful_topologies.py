@@ -282,8 +282,7 @@ def test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state(where,
         assert left_out
         assert Counter(found) + Counter(left_out) == Counter(counted(lines))
         assert all(state.last_committed() == 5 for state in states)
-        committed = [call[2] for call in CALLS if call[:2] == ("pre_commit", 5)]
-        assert committed == ["task 0", "task 1"]
+        assert [call[2] for call in CALLS if call[:2] == ("pre_commit", 5)] == ["task 0", "task 1"]
         driver.restart()
         driver.commit(6)
 
@@ -319,8 +318,7 @@ def test_iteration_sees_own_writes_and_deletions_and_the_states_of_no_other_task
 
 
 def test_iteration_reads_a_large_state_from_its_tables():
-    words = [f"w{number}" for number in range(30_000)]
-    spout = MemoryTransactionalSpout([words, ["w1"]], ["word"], 15_000)
+    spout = MemoryTransactionalSpout([[f"w{number}" for number in range(30_000)], ["w1"]], ["word"], 15_000)
 
     class Sizes(WordCount):
         fields = ("size", "sum")

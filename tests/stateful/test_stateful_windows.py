@@ -59,8 +59,7 @@ def test_tuples_with_known_ids_are_dropped_and_counted():
     with TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver:
         for first, last in [(1, 4), (2, 7), (1, 7), (6, 12)]:
             driver.commit(driver.feed(rows(first, last)))
-        sums = [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)]
-        assert sums == [6, 21, 45, 78]
+        assert [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)] == [6, 21, 45, 78]
         (ids,) = driver.state("sum-ids").to_pylist()
     assert ids == {
         **{"task": 0, "source": "feed/default", "source_task": 0},

@@ -116,8 +116,7 @@ BUILDS = {
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_wrong_declaration_is_refused_when_the_topology_is_built(name):
     make, message = BUILDS[name]
-    spout = FeedSpout({"s1": ("id", "ts")})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("id", "ts")}))
     builder.set_bolt("w", make(), 2).shuffle_grouping("feed", "s1")
     with pytest.raises(TopologyError, match=message):
         builder.build_topology()

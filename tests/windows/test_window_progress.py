@@ -34,8 +34,7 @@ class FailsOnce(Report):
 
 
 def topology(bolt: Any = None, tasks: int = 2, *, live: bool = False) -> Topology:
-    rows = [row for batch in BATCHES for row in batch]
-    spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=2)
+    spout = MemoryTransactionalSpout([[row for batch in BATCHES for row in batch]], ("id", "ts"), take=2)
     spout.live = live
     builder = TransactionalTopologyBuilder("t", "feed", spout)
     means = WindowAggregate("id", table="means", ttl=timedelta(days=1), n="count")

@@ -91,8 +91,7 @@ def test_another_declaration_is_refused_and_changes_nothing(name: str, tmp_path:
     with pytest.raises(StateError, match=f"component 'w'.*{message}"):
         run(other(), engine="local", data_dir=data_dir, available_now=True)
     assert (tables(data_dir), identity_of(data_dir)) == (found, identity)
-    handle = ended(topology(before()), data_dir)
-    assert handle.committed >= 4
+    assert ended(topology(before()), data_dir).committed >= 4
 
 
 def test_before_the_first_commit_the_declaration_may_change() -> None:
@@ -109,8 +108,7 @@ def test_lag_idle_timeout_and_late_stream_may_change(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     ended(topology(report()), data_dir, until_txid=2)
     changed = report().with_lag(TEN).with_idle_timeout(TEN).with_late_tuple_stream("late")
-    handle = ended(topology(changed), data_dir)
-    assert handle.committed >= 4
+    assert ended(topology(changed), data_dir).committed >= 4
 
 
 def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, command: Any) -> None:

@@ -41,8 +41,7 @@ def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism)
     every = rows(WORKED_EXAMPLES)
     batches = {"one batch": [every], "two batches": [every[:6], every[6:]]}.get(cut, [[row] for row in every])
     with driver(topology(worked_example(), parallelism=parallelism)) as running:
-        emitted = [one for batch in batches for one in committed(running, batch)]
-        assert emitted == WINDOWS
+        assert [one for batch in batches for one in committed(running, batch)] == WINDOWS
         assert running.watermark("w") == at(clock("8:00:34"))
         kept = [one["values"]["id"] for one in running.buffered("w")]
         assert sorted(kept, key=lambda id: int(id[1:])) == ["e7", "e8", "e9", "e10"]
@@ -460,8 +459,7 @@ def test_windows_over_windows_have_those_within_them(sides):
     for bolt in (counts, pairs):
         bolt.with_tumbling_window(Duration.seconds(10), closed=up).with_timestamp_field("ts", unit="s")
     left, right = Side("counts", key="id", time="end"), Side("feed", "t", key="id", time="ts", unit="s")
-    spout = FeedSpout(dict.fromkeys("st", ("id", "ts")))
-    builder = fed_bolt("counts", counts, "s", ["id"], 2, spout=spout)
+    builder = fed_bolt("counts", counts, "s", ["id"], 2, spout=FeedSpout(dict.fromkeys("st", ("id", "ts"))))
     builder.set_bolt("top", TopPerWindow(1, "n")).global_grouping("counts")
     builder.set_bolt("pairs", pairs).global_grouping("feed", "s").global_grouping("feed", "t")
     join = builder.set_bolt("join", IntervalJoin(left, right, before=Duration.seconds(9), how="inner"))

@@ -83,8 +83,7 @@ def test_what_raises_is_left_out_and_the_rest_goes_on(place, rows):
     handle = poisoned(place, rows=rows)
     found = letters(place / "data")
     for txid, expected in LETTERS.items():
-        mine = [one[1:] for one in found if one[0] == txid]
-        assert mine == expected, txid
+        assert [one[1:] for one in found if one[0] == txid] == expected, txid
     by_txid = {txid: {one[4]["n"] for one in found if one[0] == txid} for txid in (6, 7, 9, 13)}
     assert by_txid == {6: {11}, 7: {13, 14}, 9: {17}, 13: {25, 26}}
     kept = EVERYTHING - {3, 4} - {5} - {7} - {9, 10} - {11} - {13, 14} - {15} - {23, 24} - {25, 26}
@@ -158,8 +157,7 @@ def test_a_state_violation_makes_the_whole_batch_a_dead_letter(data_dir):
     builder.set_bolt("sum", CountByKey("key", table="counts"), 2).all_grouping("numbers")
     builder.set_setting("on_error", "dead_letter")
     handle = ended(builder.build_topology(), data_dir)
-    found = letters(data_dir)
-    assert [(txid, component) for txid, component, *_ in found] == [(1, "state"), (2, "state")]
+    assert [(txid, component) for txid, component, *_ in letters(data_dir)] == [(1, "state"), (2, "state")]
     assert handle.state("counts").to_pylist() == []
     assert handle.committed == 2
 

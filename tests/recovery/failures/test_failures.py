@@ -100,8 +100,7 @@ def test_an_exception_that_heals_in_time_is_no_failure_of_the_topology(make_engi
         if txid % 4 == 0 and nth <= 2:
             raise OSError("for a moment")
 
-    handle = watch.ends(engine=make_engine(), process=trouble, on_error="retry(2)")
-    assert handle.exception() is None
+    assert watch.ends(engine=make_engine(), process=trouble, on_error="retry(2)").exception() is None
     assert_everything_once(watch.data_dir)
 
 

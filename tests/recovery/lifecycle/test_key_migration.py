@@ -31,8 +31,7 @@ def test_a_directory_of_before_keeps_its_form_and_refuses_to_be_migrated(
         with driver(tmp_path / name) as running:
             if name == "new":
                 fed(running, SPELLED["clash"], 1)
-                found = fed(running, SPELLED["clash"], 2)
-                assert sorted(found["c"]) == [2, 2, 2, 3, 4]
+                assert sorted(fed(running, SPELLED["clash"], 2)["c"]) == [2, 2, 2, 3, 4]
                 continue
             assert fed(running, SPELLED["clash"], 3) == {"w": [], "d": [], "c": [3] * 5}
     before = content(data_dir, 3)

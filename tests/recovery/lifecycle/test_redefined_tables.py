@@ -42,8 +42,7 @@ def is_new(data):
     assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
     assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"]
     assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
-    plain = deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table()
-    assert plain["more"].to_pylist() == [0.5] * 4
+    assert deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table()["more"].to_pylist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -163,8 +162,7 @@ def test_a_fenced_coordinator_changes_no_columns(tmp_path):
 @pytest.mark.long
 def test_with_the_spark_writer_and_for_readers_in_spark(spark, tmp_path):
     begun(tmp_path, "spark-")
-    before = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
-    assert before.columns == ["word", "n", "_txid"]
+    assert spark.read.format("delta").load(str(tmp_path / "sinks/out")).columns == ["word", "n", "_txid"]
     go(tmp_path, topology("spark-new"))
     is_new(tmp_path)
     found = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
@@ -180,8 +178,7 @@ def test_the_layout_is_fixed_when_the_table_is_made(tmp_path):
 
 def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
     begun(tmp_path)
-    table = deltalake.DeltaTable(str(tmp_path / "sinks/out"))
-    table.alter.add_constraint({"some": "n > 0"})
+    deltalake.DeltaTable(str(tmp_path / "sinks/out")).alter.add_constraint({"some": "n > 0"})
     with pytest.raises(TxstormError):
         go(tmp_path, topology("new"))
 

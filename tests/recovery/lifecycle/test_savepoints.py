@@ -68,8 +68,7 @@ def test_made_and_restored_while_the_original_runs(place):
     made = topology(spout("memory", TXIDS, place / "data"), 3).with_settings(SETTINGS)
     handle = run(made, engine="local", data_dir=place / "data")
     handle.processAllAvailable()
-    point = handle.savepoint("now")
-    assert (point.txid, handle.isActive) == (TXIDS, True)
+    assert (handle.savepoint("now").txid, handle.isActive) == (TXIDS, True)
     txstorm.restore_savepoint(place / "data", "now", place / "copy")
     assert handle.isActive
     handle.stop()

@@ -96,8 +96,7 @@ class Pace:
 def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
     """Run the watched topology over an endless source."""
     topology = watched_topology(Endless(), Diary(Path(diary)), process=Pace(int(hanging)), max_pack_txids=2)
-    handle = run(topology, engine=engine, data_dir=data_dir)
-    handle.awaitTermination()
+    run(topology, engine=engine, data_dir=data_dir).awaitTermination()
 
 
 class Kinds(Gathering, Committer):
