@@ -216,9 +216,7 @@ TUPLES = {
 
 
 @pytest.mark.parametrize("name", TUPLES)
-def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
-    name: str, users: Path, tmp_path: Path
-) -> None:
+def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(name: str, users: Path, tmp_path: Path):
     bad, message = TUPLES[name]
 
     def made(**settings: Any) -> Topology:

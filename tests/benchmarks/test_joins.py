@@ -93,9 +93,7 @@ def test_a_digest_tells_other_pairs_of_the_same_ids():
 
 @pytest.mark.parametrize("work", [join_loop.work, join_arrays.work], ids=["dicts", "arrays"])
 @pytest.mark.parametrize("name", NAMES)
-def test_results_of_loops_by_hand_are_right(
-    work: Any, name: str, sources: Mapping[str, Mapping[str, Any]], tmp_path: Path
-):
+def test_results_of_loops_by_hand_are_right(work, name, sources, tmp_path):
     asked = job(name, sources[name], tmp_path)
     outcome: Outcome = work(asked)
     assert (outcome.txids, outcome.tuples) == (6, ROWS)

@@ -88,9 +88,7 @@ def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_th
 
 
 @pytest.mark.parametrize("late", ["plain", "parted", "opaque"])
-def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(
-    late, start_on_threads, worlds, batches
-) -> None:
+def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(late, start_on_threads, worlds, batches):
     other = "parted" if late == "plain" else "plain"
     worlds[late].append(0, *"abcd")
     worlds[other].append(0, *"ABCDEFGH")

@@ -446,9 +446,7 @@ def test_what_one_user_made_no_other_reads_or_writes(place: Place, monkeypatch: 
     owned.close()
 
 
-def test_nodes_that_everybody_may_change_are_made_only_when_asked_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_that_everybody_may_change_are_made_only_when_asked_for(place, monkeypatch, caplog):
     monkeypatch.delenv(ACL, raising=False)
     root, asked = f"{place.root}/acl", Settings.parse({"zookeeper_acl": "open"})
     with pytest.raises(InputError, match=r"expected credentials to make its nodes with, got none") as refused:

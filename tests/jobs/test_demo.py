@@ -122,9 +122,7 @@ def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected:
         pytest.param("spark", "spark", "p7.1.written", marks=[*SPARK, pytest.mark.long]),
     ],
 )
-def test_a_killed_demo_continues_after_its_last_commit(
-    first_engine: str, engine: str, point: str, expected: Counter[str], tmp_path: Path
-):
+def test_a_killed_demo_continues_after_its_last_commit(first_engine, engine, point, expected, tmp_path):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", first_engine, fault=f"{point}:kill:2")
     assert first.returncode == -signal.SIGKILL
     committed = committed_txid(tmp_path / "data")

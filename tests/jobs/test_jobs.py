@@ -293,10 +293,10 @@ def alarms(small: int, minutes: int) -> list[tuple[int, str, datetime, Decimal]]
 
 
 def test_card_fraud(
-    finished: Callable[..., RunHandle],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    finished,
+    tmp_path,
+    capsys,
+    monkeypatch,
 ):
     """Alarms, after a crash too, are those of plain Python, as are those that another rule drops or adds."""
     files = {

@@ -258,9 +258,7 @@ def test_invalid_replay_requests_are_rejected(net: Path, replayed: Replayed):
 
 
 @pytest.mark.parametrize("more", [(), ("--into", "new"), ("--dry-run",)])
-def test_the_recorded_code_is_not_imported_without_topology_option(
-    net: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
-):
+def test_the_recorded_code_is_not_imported_without_topology_option(net, capsys, more):
     ran()
     sys.modules.pop("net")
     assert main(["--engine", "local", "--data-dir", "data", *more]) == 2

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from commands import printed_by, run_program, serving
 from servers.kafka_reading import messages
-from servers.redis import Redis
 from servers.running import Kafka
 
 from jobs.producers.clicks_and_views import LAST, events, main
@@ -130,9 +129,7 @@ def test_two_topics_joined_in_a_state(produced: str, tmp_path: Path):
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_two_topics_joined_over_redis_into_a_topic(
-    produced: str, kafka_broker: Kafka, redis_server: Redis, tmp_path: Path
-):
+def test_two_topics_joined_over_redis_into_a_topic(produced, kafka_broker, redis_server, tmp_path):
     """A19, U12: each view is in the topic once, for readers of committed records."""
     topic = kafka_broker.make_topic(partitions=2)
     store = f'[store]\nurl = "redis://{redis_server.address()}/0"\nretain = "2 h"\nprefix = "{topic}"\n[sink]'

@@ -292,9 +292,7 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
-    name: str, users: Path, tmp_path: Path
-) -> None:
+def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(name: str, users: Path, tmp_path: Path):
     """One clear error; nothing is lost, and the transaction is processed with the version that it had pinned."""
     lose, message = LOST[name]
     made = topology(LookupJoin(("feed", "s"), users, on="id", how="left", refresh=ALWAYS), tasks=2)
@@ -320,9 +318,7 @@ def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
         assert names(driver, committed(driver, [("x", 1)])) == ["Ann"]
 
 
-def test_a_table_that_cannot_be_looked_at_for_a_while_is_not_missed(
-    users: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_cannot_be_looked_at_for_a_while_is_not_missed(users: Path, caplog: pytest.LogCaptureFixture):
     """Pinning fails while the table is away; it is back when the tuples are joined."""
     made = topology(LookupJoin(("feed", "s"), users, on="id", refresh=ALWAYS))
     lookup: Any = made.component("j").object

@@ -275,9 +275,7 @@ def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: P
     ],
 )
 @pytest.mark.parametrize("as_batches", [False, True])
-def test_the_first_record_is_left_out_with_which_it_fails(
-    values: list[Any], at: int, total: int, as_batches: bool
-) -> None:
+def test_the_first_record_is_left_out_with_which_it_fails(values: list[Any], at: int, total: int, as_batches: bool):
     same = bolts.MapBatches(lambda batch: batch, "k", "n") if as_batches else bolts.Identity("k", "n")
     builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "n")}))
     builder.set_bolt("same", same).global_grouping("feed", "s")
@@ -290,9 +288,7 @@ def test_the_first_record_is_left_out_with_which_it_fails(
 
 
 @pytest.mark.parametrize(("runs", "least"), [(None, 43), (5000, 43), (9, 4)])
-def test_records_that_fail_only_together_are_told_apart(
-    runs: int | None, least: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_fail_only_together_are_told_apart(runs: int | None, least: int, monkeypatch: pytest.MonkeyPatch):
     """By the state, or by runs on parts of the input: some of them, then a part that fails is left out as a whole."""
     if runs is not None:
         monkeypatch.setattr(keyed, "rows_beyond", lambda *_: [])
