@@ -94,25 +94,16 @@ def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(late, s
     worlds[other].append(0, *"ABCDEFGH")
     spout = sources(worlds, late, other)
     finished(start_on_threads(spout, until_txid=1))
-    hide = {"opaque": hide_opaque}.get(late, hide_others)
-    show = hide(worlds[late])
+    log, away = (worlds[late].directory / name for name in ("p0.log", "away"))
+    if late == "opaque":  # it is always ready, its partition need not be there
+        log.rename(away)
+    else:
+        worlds[late].ticket("not-ready", times=2)
     finished(start_on_threads(spout, until_txid=3))
-    show()
+    if late == "opaque":
+        away.rename(log)
     finished(start_on_threads(spout, until_txid=4))
     assert batches() == {1: "abAB", 2: "CD", 3: "EF", 4: "cdGH"}
-
-
-def hide_others(world: World) -> Callable[[], None]:
-    """Make the source of `world` not ready for two transactions, even after a restart; return the undo function."""
-    world.ticket("not-ready", times=2)
-    return lambda: None
-
-
-def hide_opaque(world: World) -> Callable[[], None]:
-    """Make a partition of the opaque log, which is always ready, unavailable; return the undo function."""
-    log = world.directory / "p0.log"
-    log.rename(world.directory / "away")
-    return lambda: (world.directory / "away").rename(log) and None
 
 
 def test_none_ready_is_not_ready(start_on_threads, worlds, batches) -> None:

@@ -165,8 +165,8 @@ def test_what_is_appended_before_a_replay(name, start, world, batches) -> None:
 
 
 def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, world, batches) -> None:
-    world.append(0, "a", "b", "c", "d", "e", "f")
-    world.append(1, "A", "B", "C", "D", "E", "F")
+    world.append(0, *"abcdef")
+    world.append(1, *"ABCDEF")
     world.ticket("away-1-2")
     world.hold(2, fails=True)
     handle = start(PartitionedLog, settings={"max_spout_pending": 4}, until_txid=4)
@@ -174,12 +174,8 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
     world.wait(lambda: bool(emissions(world, "new", 3)), "the emission of 3")
     world.release(2)
     finished(handle)
-    assert batches() == {
-        1: {0: ["a", "b"], 1: ["A", "B"]},
-        2: {0: ["c", "d"]},
-        3: {0: ["e", "f"], 1: ["C", "D"]},
-        4: {1: ["E", "F"]},
-    }
+    expected = {1: {0: [*"ab"], 1: [*"AB"]}, 2: {0: [*"cd"]}, 3: {0: [*"ef"], 1: [*"CD"]}, 4: {1: [*"EF"]}}
+    assert batches() == expected
     assert emissions(world, "again", 2) == [(2, 0, [2, 4])]
 
 
@@ -240,9 +236,7 @@ def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind
     lines = [line for txid in sorted(got) for line in got[txid].get(0, [])]
     assert lines == [str(n) for n in range(len(lines))]
     if place == "after-keep":
-        assert got[2] == {0: ["2", "3", "4"]}
-        assert got[3] == {0: ["5", "6", "7"]}
-        assert got[4] == {0: ["8", "9", "10"]}
+        assert [got[txid] for txid in (2, 3, 4)] == [{0: [*"234"]}, {0: [*"567"]}, {0: ["8", "9", "10"]}]
     if kind is OpaqueLog:
         assert {str(last) for _, _, last in emissions(world, "opaque", 2)} == {str({"end": 2})}
 
@@ -281,12 +275,8 @@ def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, bat
         world.ticket(f"null-1-{txid}")
     finished(start(OpaqueLog, until_txid=stop_at))
     finished(start(OpaqueLog, until_txid=4))
-    assert batches() == {
-        1: {0: ["a", "b"], 1: ["A", "B"]},
-        2: {0: ["c", "d"]},
-        3: {0: ["e", "f"]},
-        4: {0: ["g"], 1: ["C", "D"]},
-    }
+    expected = {1: {0: [*"ab"], 1: [*"AB"]}, 2: {0: [*"cd"]}, 3: {0: [*"ef"]}, 4: {0: ["g"], 1: [*"CD"]}}
+    assert batches() == expected
     assert [last for _, partition, last in emissions(world, "opaque") if partition == 1][1:] == [{"end": 2}] * 3
 
 

@@ -297,17 +297,7 @@ def test_what_a_store_can_never_hold_is_refused_before_anything_is_stored(redis)
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "",
-        "localhost",
-        "http://h",
-        "redis://",
-        "redis://:pw@h:x",
-        "redis://:pw@h/x",
-        "redis://:pw@h?a=1",
-        "redis://h:0x",
-        5,
-    ],
+    [*"localhost http://h redis:// redis://:pw@h:x redis://:pw@h/x redis://:pw@h?a=1 redis://h:0x".split(), "", 5],
 )
 def test_an_address_that_is_none_is_refused_without_its_password(url):
     with pytest.raises(InputError, match=r"Redis: URL .*expected redis://\[USER:PASSWORD@\]HOST") as refused:

@@ -89,10 +89,8 @@ def test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours(tmp_path
     for rows in ([("one", 1)], [("one", 1), ("other", 2.5)]):
         with pytest.raises(TxstormError):
             looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), rows)
-    assert looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), [("a", 1.0), ("b", 2.5)]) == [
-        ("a", 1.0),
-        ("b", 2.5),
-    ]
+    rows = [("a", 1.0), ("b", 2.5)]
+    assert looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), rows) == rows
 
 
 def test_values_without_arrow_type_are_joined_as_well(users: Path) -> None:

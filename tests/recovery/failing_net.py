@@ -15,20 +15,8 @@ ERRORS = {"failed": FailedException, "reported": ReportedFailedException, "value
 TUPLES = ("basic.execute", "batch.execute", "keep.execute", "behind.execute")
 """Places that see one tuple; with record batches they see some."""
 GROUPINGS = ("grouping", "behind.grouping")
-PLACES = (
-    "is_ready",
-    "initialize",
-    "emitter",
-    "basic.prepare",
-    "batch.prepare",
-    "batch.finish",
-    "keep.prepare",
-    "keep.finish",
-    "behind.prepare",
-    "behind.finish",
-    *TUPLES,
-    *GROUPINGS,
-)
+PLACES = ("is_ready", "initialize", "emitter", "basic.prepare", "batch.prepare", "batch.finish", "keep.prepare")
+PLACES += ("keep.finish", "behind.prepare", "behind.finish", *TUPLES, *GROUPINGS)
 COORDINATOR = PLACES[:2]
 
 

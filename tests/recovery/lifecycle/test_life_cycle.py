@@ -111,10 +111,8 @@ def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
     eventually(lambda: read_status(data_dir)["parallelism"]["pass"] == 3)
     handle.stop(drain=True)
 
-    shape: dict[int, set[int]] = {}
-    for txid, _, parallelism in diary.of("pass"):
-        shape.setdefault(txid, set()).add(parallelism)
-    assert {txid: tasks for txid, tasks in shape.items() if tasks != {3 if txid >= first else 1}} == {}
+    shape = {(txid, parallelism) for txid, _, parallelism in diary.of("pass")}
+    assert {(txid, tasks) for txid, tasks in shape if tasks != (3 if txid >= first else 1)} == set()
     assert_as_undisturbed(data_dir, handle.committed)
 
 
@@ -259,9 +257,9 @@ def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
         eventually(lambda: _open(data_dir))
         with pytest.raises(
             BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
-        ) as caught:
+        ) as busy:
             kill(data_dir, 0, SHORT)
-        assert caught.value.exit_code == 3
+        assert busy.value.exit_code == 3
     asker.join()
     assert first[0]["parallelism"]["pass"] == 2
     assert child.poll() is None
@@ -309,11 +307,9 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
     go(until_txid=2).awaitTermination()
     for ask in (lambda: kill(data_dir), lambda: rebalance(data_dir, {"pass": 2})):
-        with pytest.raises(
-            NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+"
-        ) as caught:
+        with pytest.raises(NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+") as no:
             ask()
-        assert caught.value.exit_code == 2
+        assert no.value.exit_code == 2
     code, told = txstorm("kill", data_dir)
     assert (code, told["error"]["type"]) == (2, "NotRunningError")
 
@@ -369,6 +365,5 @@ def test_inspection_of_a_live_run_and_after_its_end(go, data_dir):
     handle.stop()
     after = read_inspection(data_dir)
     assert (after["currtx"], after["mode"], after["decided"]) == (handle.committed + 1, "stopped", [])
-    assert after["metadata"][str(handle.committed)]["document"] == {
-        "meta": [4 * handle.committed - 3, 4 * handle.committed + 1]
-    }
+    first = 4 * handle.committed - 3
+    assert after["metadata"][str(handle.committed)]["document"] == {"meta": [first, first + 4]}
