@@ -22,6 +22,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_sink, read_state
 
 FOREIGN = DataDirectoryError
+DEAD = {"owner": "words", "pid": os.getpid(), "host": socket.gethostname(), "since": "2020-01-01T00:00:00"}
 ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
 
 
@@ -106,19 +107,18 @@ def test_a_directory_that_another_process_runs_in(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\x00garbage", b"[1, 2]", b"{}", b'{"owner": 1, "pid": "x", "host": [], "since": null}'],
-    ids=["garbage", "list", "empty", "types"],
+    [
+        b"\xff\x00garbage",
+        b"[1, 2]",
+        b"{}",
+        b'{"owner": 1, "pid": "x", "host": [], "since": null}',
+        json.dumps(DEAD).encode(),
+    ],
+    ids=["garbage", "list", "empty", "types", "a dead process"],
 )
 def test_what_a_lock_file_holds_means_nothing_without_a_lock(content, tmp_path):
     data_dir = run_words(tmp_path)
     (data_dir / "ledger.db.lock").write_bytes(content)
-    assert go(topology(tmp_path / "words.txt"), data_dir) == 4
-
-
-def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
-    data_dir = run_words(tmp_path)
-    holder = {"owner": "words", "pid": os.getpid(), "host": socket.gethostname(), "since": "2020-01-01T00:00:00"}
-    (data_dir / "ledger.db.lock").write_text(json.dumps(holder))
     assert go(topology(tmp_path / "words.txt"), data_dir) == 4
 
 
