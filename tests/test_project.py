@@ -29,7 +29,6 @@ def parsed(path: Path) -> ast.Module:
 
 
 def nodes(path: Path, kind: Any) -> list[Any]:
-    """Return all nodes of a kind in a module."""
     return [node for node in ast.walk(parsed(path)) if isinstance(node, kind)]
 
 

@@ -122,7 +122,6 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def logs(data_dir: Path) -> list[Path]:
-    """Return the log entries of all tables."""
     return sorted(data_dir.glob("**/_delta_log/*.json"))
 
 

@@ -154,7 +154,6 @@ def test_readers(name, refused, in_tmp):
 
 @pytest.mark.integration
 def test_fault_points_of_the_environment(in_tmp):
-    """Invalid fault points in the environment are rejected when a run starts."""
     write_words(in_tmp / "words.txt")
     command = [sys.executable, "-m", "txstorm", *run("--json")]
     done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)

@@ -51,7 +51,6 @@ def newer_ledger(data_dir):
 
 
 def entry(data_dir, path, value):
-    """Replace a ledger entry."""
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ledger.commit([Put(path, value)])
 

@@ -237,7 +237,6 @@ def check_full(made, data_dir):
 
 
 def check_goes_on(made, data_dir, lines):
-    """Check that the next run continues normally."""
     assert go(made, data_dir) == 2
     assert read_sink(data_dir, "lines")["line"].to_pylist() == lines
 

@@ -159,7 +159,6 @@ def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
 
 
 def test_a_transactional_spout_that_replays_another_batch(tmp_path):
-    """A transactional spout whose replay differs from the first emission is detected by its digests."""
     counter = tmp_path / "emissions"
 
     def emit(self, attempt, metadata, collector):

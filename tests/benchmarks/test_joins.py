@@ -27,7 +27,6 @@ ROWS, NAMES = 240_000, ("join-wide", "join-narrow")
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Mapping[str, Mapping[str, Any]]]:
-    """Yield the rows of both forms."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(stored(name, ROWS)) for name in NAMES}
 

@@ -32,7 +32,6 @@ EVENTS = 250_000
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Mapping[str, Mapping[str, Any]]]:
-    """Yield the events of every form."""
     with ExitStack() as stack:
         yield {form: stack.enter_context(stored(form, EVENTS)) for form in events.FORMS}
 

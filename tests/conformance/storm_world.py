@@ -46,8 +46,6 @@ class World:
     def __reduce__(self):
         return World, (self.directory,)
 
-    # -- notes
-
     def note(self, *words) -> None:
         line = json.dumps(words) + "\n"
         with open(self.directory / "notes", "a", encoding="utf-8", buffering=len(line) + 1) as file:
@@ -58,8 +56,6 @@ class World:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         notes = [json.loads(line) for line in lines]
         return [note for note in notes if first in (None, note[0])]
-
-    # -- tickets
 
     def ticket(self, name: str, times: int = 1) -> None:
         for number in range(times):
@@ -88,8 +84,6 @@ class World:
                 raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
             time.sleep(0.005)
 
-    # -- holds
-
     def hold(self, txid: int, *, fails: bool = False) -> None:
         """Let `Keep` wait in the commit of a txid until it is released, and perhaps fail once then."""
         (self.directory / f"hold-{txid}").touch()
@@ -104,8 +98,6 @@ class World:
         """Let the commit go on, and hold later attempts at the txid no more."""
         (self.directory / f"hold-{txid}").unlink(missing_ok=True)
         self.ticket(f"release-{txid}")
-
-    # -- the source
 
     def append(self, partition: int, *lines: str) -> None:
         with open(self.directory / f"p{partition}.log", "a", encoding="utf-8") as file:

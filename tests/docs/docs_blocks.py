@@ -241,7 +241,6 @@ def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()
 
 
 def replaced(block: Block, instead: Sequence[tuple[str, str]]) -> Block:
-    """Return the block with parts of its text replaced."""
     text, output = block.text, block.output
     for old, new in instead:
         text, output = text.replace(old, new), output and output.replace(old, new)

@@ -57,7 +57,6 @@ class Fast:
         sys.addaudithook(self._refuse)
 
     def selects(self, item: pytest.Item) -> bool:
-        """Return whether ``--fast`` runs a test."""
         return collected(item.path) and self._cheap(item)
 
     def _cheap(self, item: pytest.Item) -> bool:

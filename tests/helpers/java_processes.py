@@ -61,7 +61,6 @@ class JavaProcesses:
         os.environ[MARK] = self._mark
 
     def pytest_sessionstart(self) -> None:
-        """Start looking."""
         self._thread.start()
 
     @pytest.hookimpl(trylast=True)
@@ -87,7 +86,6 @@ class JavaProcesses:
         return [kind for kind, most in AT_MOST.items() if counts[kind] > most]
 
     def counts(self) -> Counter[str]:
-        """Return the number of JVMs by kind."""
         return Counter(one.kind for one in self.found.values())
 
     def lines(self) -> list[str]:

@@ -172,11 +172,9 @@ class Program:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the program."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the program."""
         self.send_signal(signal.SIGKILL)
 
 

@@ -36,7 +36,6 @@ def group(item: pytest.Item) -> str | None:
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file in a test's id."""
     return nodeid.partition("::")[0]
 
 
@@ -140,7 +139,6 @@ class Spread:
         return {} if cache is None else cache.get(SECONDS, {})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up what the files take."""
         if report.when is not None and self._worker is None:
             self._seconds[file_of(report.nodeid)] += report.duration
 

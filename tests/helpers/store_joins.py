@@ -111,7 +111,6 @@ def commit(driver: TopologyTestDriver, rows: Mapping[str, Any] | None = None, **
 
 
 def end(driver: TopologyTestDriver) -> int:
-    """Commit the end of input; return its txid."""
     txid: int = driver.end_of_input()
     driver.commit(txid)
     return txid

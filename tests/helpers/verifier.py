@@ -95,7 +95,6 @@ class Verifier:
         return not (self.lost or self.twice or self.problems)
 
     def assert_clean(self) -> None:
-        """Raise an AssertionError that lists all problems, if there are any."""
         found = "\n".join(self.problems)
         assert self.clean, f"{self.data_dir}: {self.lost} lost, {self.twice} twice\n{found}"
 
@@ -113,18 +112,13 @@ class Verifier:
             self.problems.append(f"{what}: {error}")
 
     def table(self, name: str) -> pa.Table:
-        """Read the rows of a table's newest version."""
         return pa.table(DeltaTable(self.data_dir / name).to_pyarrow_table())
-
-    # -- what was read ------------------------------------------------------------------------------------------
 
     def ranges(self, topic: str) -> dict[Place, Read]:
         """Return the ranges of a topic that transactions read or report as lost; empty if they have gaps or overlap."""
         with self.noting("the ranges do not tile"):
             return _read_ranges(self.history, topic)
         return {}
-
-    # -- logs ---------------------------------------------------------------------------------------------------
 
     def check_logs(self, changed: Sequence[str], others: Sequence[str], *, swept: bool = True) -> frozenset[int]:
         """Check the logs from their first entry; return the epochs of the coordinators that led the tables.
@@ -143,8 +137,6 @@ class Verifier:
         left = [path for kind in ("spill", "intents") for path in (self.data_dir / kind).iterdir()]
         self.expect(not swept or not left, f"files are left over: {left}")
         return frozenset(epochs)
-
-    # -- rows ---------------------------------------------------------------------------------------------------
 
     def check_rows(self, name: str, expected: Rows, key: Sequence[str] = ("partition", "offset")) -> None:
         """Check that the table has every expected row exactly once; the columns `key` identify a row."""
@@ -167,8 +159,6 @@ class Verifier:
     def _check_txids(self, name: str, txids: Numbers) -> None:
         ahead = sorted({int(txid) for txid in txids if txid > self.txids})
         self.expect(not ahead, f"{name} is ahead of the history, which ends with txid {self.txids}: it has {ahead}")
-
-    # -- states -------------------------------------------------------------------------------------------------
 
     def check_counts(self, name: str, key: str, rows: Rows) -> None:
         """Check a state whose `n` counts rows by `key`: each transaction must add its number of rows to each key."""

@@ -68,8 +68,6 @@ class Model:
         self.early_at = None
         self.early_txid = 0
 
-    # -- section 2 ---------------------------------------------------------------------------------------------------
-
     def active(self, stamps, stamp):
         """Leave out what has had no data for the idle timeout; never those with the latest data."""
         with_data = [s for s in stamps.values() if s is not None]
@@ -119,8 +117,6 @@ class Model:
             return False
         return all(e <= self.w for e in range(self.first_end(t), self.last_end(t) + 1, self.r.slide[1]))
 
-    # -- which ends hold a time: a window has one side, not the other ------------------------------------------------
-
     def up_to(self, t, end):
         return t <= end if self.r.closed == "right" else t < end
 
@@ -131,8 +127,6 @@ class Model:
     def last_end(self, t):
         end = (t + self.r.length[1]) // self.r.slide[1] * self.r.slide[1]
         return end - self.r.slide[1] if self.up_to(t, end - self.r.length[1]) else end
-
-    # -- a transaction -----------------------------------------------------------------------------------------------
 
     def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         """Take rows (time, input, partition, unit, id) in order of delivery; return (late ids, fired windows)."""
@@ -191,8 +185,6 @@ class Model:
         if c != INF and self.advanced is not None and stamp - self.advanced < self.r.interval:
             return
         self.w, self.advanced = c, stamp
-
-    # -- section 3 ---------------------------------------------------------------------------------------------------
 
     def fire(self, txid):
         fired = []

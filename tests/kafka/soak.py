@@ -81,7 +81,6 @@ class Commits(threading.Thread):
             self.look()
 
     def end(self) -> None:
-        """Stop tailing the log."""
         self._over.set()
         if self.is_alive():
             self.join()
@@ -177,8 +176,6 @@ class Soak:
             with suppress(AssertionError):
                 self.writer.end()
 
-    # -- faults -------------------------------------------------------------------------------------------------
-
     def _inject_faults(self, seconds: float) -> None:
         began = time.time()
         self.drivers.start()
@@ -262,8 +259,6 @@ class Soak:
         time.sleep(rng.uniform(0.2, 2))
         server.restart()
         return struck
-
-    # -- reporting ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _progress(self, began: float) -> Iterator[None]:

@@ -72,8 +72,6 @@ class World(AbstractContextManager["World"]):
             options += ["--set", f"zookeeper_{name}={value}"]
         self.drivers = Drivers(self.place, job, options)
 
-    # -- life cycle ---------------------------------------------------------------------------------------------
-
     def __enter__(self) -> World:
         try:
             self.writer.start()
@@ -131,8 +129,6 @@ class World(AbstractContextManager["World"]):
         finally:
             self.before_zookeeper.close()
 
-    # -- servers ------------------------------------------------------------------------------------------------
-
     def broker_killed(self, rng: random.Random) -> None:
         """Kill one broker with SIGKILL and restart it."""
         number = rng.randrange(len(self.kafka.servers))
@@ -168,8 +164,6 @@ class World(AbstractContextManager["World"]):
         self.before_zookeeper.cut()
         time.sleep(rng.uniform(0.1, self.longest))
         self.before_zookeeper.heal()
-
-    # -- drivers ------------------------------------------------------------------------------------------------
 
     def driver_killed(self, rng: random.Random) -> None:
         """Kill the leading driver with SIGKILL."""
@@ -207,8 +201,6 @@ class World(AbstractContextManager["World"]):
         finally:
             if leader is not None:
                 leader.send_signal(signal.SIGCONT)
-
-    # -- the topic ----------------------------------------------------------------------------------------------
 
     def partitions_added(self, rng: random.Random) -> None:
         """Add one or two partitions to the topic, up to twice the initial number."""

@@ -89,7 +89,6 @@ class Driver:
             return False
 
     def signal(self, number: int) -> None:
-        """Send the process a signal."""
         self._program.send_signal(number)
 
     def kill(self) -> None:

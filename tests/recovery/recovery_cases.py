@@ -154,7 +154,6 @@ def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
 
 
 def is_frozen(pid: int) -> bool:
-    """Return whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2] == "T"
 
@@ -196,7 +195,6 @@ def committed_versions(data_dir: Path) -> list[int]:
 
 
 def sums(data_dir: Path) -> dict[int, int]:
-    """Return the count of each number."""
     return {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
 
 

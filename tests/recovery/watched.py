@@ -67,7 +67,6 @@ class Diary:
         return [entry[1:] for entry in self.read() if entry[0] == what]
 
     def txids(self, what: str) -> list[int]:
-        """Return the txids of the entries that begin with `what`."""
         return [txid for txid, *_ in self.of(what)]
 
     def calls(self, what: str) -> dict[int, int]:

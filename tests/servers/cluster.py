@@ -69,11 +69,9 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.wait_ready(i)
 
     def freeze(self, i: int = 0) -> None:
-        """Suspend server i with SIGSTOP."""
         self.servers[i].freeze()
 
     def thaw(self, i: int = 0) -> None:
-        """Resume server i with SIGCONT."""
         self.servers[i].thaw()
 
     def stop(self) -> None:

@@ -220,7 +220,6 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
 
 
 def test_downstream_bolts_get_the_same_rows_as_from_the_driver(place, progress):
-    """Bolts downstream of a large commit get the same rows in the same order as those of a commit in the driver."""
     seed = random.randrange(1, 10**6)
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)

@@ -55,7 +55,6 @@ def test_a_key_that_the_replay_loses_leaves_no_trace_unless_it_was_decided(data_
 
 @both_kinds
 def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine, watch, shelf, kind):
-    """State and sink rows of a failed attempt are discarded, even if the replay in the same process lacks their key."""
     shelf.write([1, 2, 2, 666, 4, 5])
 
     def change():

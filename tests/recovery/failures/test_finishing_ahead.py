@@ -143,7 +143,6 @@ def test_a_stop_drops_what_was_finished_ahead(watch, publishing):
 
 
 def test_an_opaque_replay_discards_rows_written_ahead(watch, shelf, publishing):
-    """Rows written ahead of their turn are discarded if the replay of their batch has different content."""
     shelf.write(NUMBERS)
     expected = [*NUMBERS[:6], *range(101, 115)]
 

@@ -77,7 +77,6 @@ def expected(txids: int) -> tuple[dict[int, int], int]:
 
 
 def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
-    """Run the topology `life` until it is stopped."""
     handle = run(life(Diary(Path(diary)), float(seconds)), engine="local", data_dir=data_dir)
     handle.awaitTermination()
     print(f"committed {handle.committed}, killed by {handle.killed}")
@@ -94,7 +93,6 @@ class Pace:
 
 
 def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
-    """Run the watched topology over an endless source."""
     topology = watched_topology(Endless(), Diary(Path(diary)), process=Pace(int(hanging)), max_pack_txids=2)
     run(topology, engine=engine, data_dir=data_dir).awaitTermination()
 
@@ -134,6 +132,5 @@ def as_of(rows: list[dict[str, Any]]) -> int:
 
 
 def count_kinds(data_dir: str, *settings: str) -> None:
-    """Run the topology `kinds` until it is stopped."""
     topology = kinds(**dict(setting.split("=") for setting in settings))
     run(topology, engine="local", data_dir=data_dir).awaitTermination()

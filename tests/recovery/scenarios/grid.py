@@ -77,7 +77,6 @@ def topology(spout: Any, row: Callable[[Any], tuple[Any, ...]], topics: Sequence
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """Run the topology once; return its result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("source", choices=AFTER)

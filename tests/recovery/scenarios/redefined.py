@@ -39,12 +39,10 @@ class Keep(Gathering, Committer):
 
 
 def topology(name, words=("a", "b", "c", "d")):
-    """Build the topology of code version `name`."""
     builder = TransactionalTopologyBuilder("t", "words", MemoryTransactionalSpout([list(words)], "word", take=1))
     builder.set_committer_bolt("keep", Keep(name), 1).global_grouping("words")
     return builder.build_topology()
 
 
 def main(data_dir: str, name: str, until: str) -> None:
-    """Run code version `name` up to txid `until`."""
     run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until)).awaitTermination()

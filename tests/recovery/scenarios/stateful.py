@@ -66,7 +66,6 @@ def topology(data_dir: Path, kind: str, take: int, hook: str | None) -> Any:
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """Run the topology once; return its progress."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("provider", choices=("delta", "redis"))
