@@ -164,18 +164,14 @@ class Upper:
 
 
 def test_classes_and_serializers_of_the_configuration(redis):
-    conf = {
-        **redis.conf(),
-        "keyClass": "java.lang.String",
-        "valueClass": "builtins:int",
-        "keySerializerClass": f"{__name__}:Upper",
-    }
+    upper = redis.conf() | {"keySerializerClass": f"{__name__}:Upper"}
+    conf = {**upper, "keyClass": "java.lang.String", "valueClass": "builtins:int"}
     state = RedisStateProvider().new_state("n", conf, None)
     state.put("a", 1)
     state.prepare_commit(0)
     state.commit(0)
     assert list(state) == [("a", 1)]
-    assert list(RedisStateProvider().new_state("n", redis.conf() | {"keySerializerClass": f"{__name__}:Upper"}, None))
+    assert list(RedisStateProvider().new_state("n", upper, None))
     for key, value in ((1, 1), ("a", "1")):
         with pytest.raises(StateError, match=r"expected a (str|int) as configured"):
             state.put(key, value)

@@ -192,9 +192,8 @@ def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say)
         first.kill()
     document = json.loads(printed.splitlines()[-1])
     assert (first.returncode, document["error"]["type"]) == (3, "FencedError"), complained
-    assert re.search(
-        "another run may lead by now|has taken over|a newer coordinator leads", document["error"]["message"]
-    )
+    said = document["error"]["message"]
+    assert re.search("another run may lead by now|has taken over|a newer coordinator leads", said)
     assert world.everything() == before
     assert verify(world.data_dir, swept=False) == tables
 
