@@ -38,8 +38,7 @@ if CLASSES.exists():
     # Sessions of all tests, also those of their programs, load the classes that `scripts/jars` archived. Without
     # messages: an archive that does not fit is passed over.
     os.environ.setdefault(
-        "SPARK_SUBMIT_OPTS",
-        f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     )
 
 

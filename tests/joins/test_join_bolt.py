@@ -81,11 +81,8 @@ def test_processing_time_joins_what_comes_together() -> None:
 
 def test_times_of_the_window_are_selected() -> None:
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
-    assert joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS) == [
-        ("a1", at(0), at(10)),
-        ("a1", at(0), at(10)),
-        ("a4", at(10), at(20)),
-    ]
+    found = joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS)
+    assert found == [("a1", at(0), at(10)), ("a1", at(0), at(10)), ("a4", at(10), at(20))]
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
     assert joined(topology(bolt.with_tumbling_window(Count(4))), ROWS)[0] == ("a1", None, at(3))
 
@@ -134,17 +131,12 @@ class Forward(BasicBolt):
             collector.emit(*tuple.values, stream="even")
 
 
+Selector = JoinBolt.Selector
 SELECTED = {
     "names": (lambda: JoinBolt("numbers", "k").join("forward", "key", "numbers"), "default"),
     "a stream's name": (lambda: JoinBolt("numbers", "k").join("even", "key", "numbers"), "even"),
-    "Selector.SOURCE": (
-        lambda: JoinBolt(JoinBolt.Selector.SOURCE, "numbers", "k").join("forward", "key", "numbers"),
-        "even",
-    ),
-    "Selector.STREAM": (
-        lambda: JoinBolt(JoinBolt.Selector.STREAM, "default", "k").join("even", "key", "default"),
-        "even",
-    ),
+    "Selector.SOURCE": (lambda: JoinBolt(Selector.SOURCE, "numbers", "k").join("forward", "key", "numbers"), "even"),
+    "Selector.STREAM": (lambda: JoinBolt(Selector.STREAM, "default", "k").join("even", "key", "default"), "even"),
 }
 
 
