@@ -131,9 +131,7 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tasks: int
     with pytest.warns(UserWarning, match="1 record is left out|left out"):
         handle.awaitTermination(120)
     assert sorted("".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())) == ["a", "b", "d"]
-    letters = read_letters(tmp_path)
-    assert letters is not None
-    assert letters.num_rows == 1
+    assert read_letters(tmp_path).num_rows == 1
 
 
 class Numbers(StatefulBolt):

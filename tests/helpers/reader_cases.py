@@ -50,9 +50,8 @@ def opened(data_dir: Path, *, spark: Any = None, **changes: Any) -> StateStore:
     states, sinks = STATES, SINKS
     if spark is not None:
         states, sinks = {"count": [replace(COUNTS, writer="spark")]}, {"count": [replace(OUT, writer="spark")]}
-    return open_store(
-        data_dir, **{"states": states, "sinks": sinks, "letters": TABLE_SCHEMA, "spark": spark, **changes}
-    )
+    tables = {"states": states, "sinks": sinks, "letters": TABLE_SCHEMA}
+    return open_store(data_dir, **{**tables, "spark": spark, **changes})
 
 
 def play(store: StateStore, txid: int, epoch: int = 1) -> None:
@@ -182,8 +181,6 @@ def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
 def by_deltalake(table: Path, query: Query) -> list[Row]:
     """Read with deltalake, by the filters of `to_pyarrow_table`."""
     filters = [(query.column, query.op, query.value)] if query.column else None
-    if query.op == "=":
-        filters = [(query.column, "=", query.value)]
     if query.op == "null":
         return by_dataset(table, query)
     return list(DeltaTable(str(table)).to_pyarrow_table(columns=list(query.columns), filters=filters).to_pylist())
@@ -257,10 +254,7 @@ READERS = {"deltalake": by_deltalake, "dataset": by_dataset, "polars": by_polars
 
 
 def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: int = 1) -> list[str]:
-    """Return the queries that a reader answers differently from plain Python.
-
-    `every`: run only every n-th of the filtered queries.
-    """
+    """Return the queries that a reader answers differently from plain Python, of the filtered ones every n-th."""
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
     asked = queries(rows, schema)
     unfiltered = [one for one in asked if not one.column]

@@ -58,15 +58,10 @@ class UnitModel:
 
 class Model:
     def __init__(self, rules):
-        self.r = rules
-        self.w = None
-        self.advanced = None
-        self.first_stamp = None
+        self.r, self.units, self.early_txid = rules, {}, 0
         self.newest = {}  # (input, partition) -> (time, stamp)
-        self.units = {}
+        self.w = self.advanced = self.first_stamp = self.early_at = None
         self.fired_up_to = None  # F
-        self.early_at = None
-        self.early_txid = 0
 
     def active(self, stamps, stamp):
         """Leave out what has had no data for the idle timeout; never those with the latest data."""
@@ -203,9 +198,7 @@ class Model:
         return sorted(fired, key=lambda one: (one.end, str(one.unit)))
 
     def sessions(self, unit):
-        groups = []
-        for row in sorted(unit.seen):
-            groups.append(([row], row[0], row[0] + self.r.gap(row[3])))
+        groups = [([row], row[0], row[0] + self.r.gap(row[3])) for row in sorted(unit.seen)]
         merged = True
         while merged:
             merged = False
@@ -272,11 +265,7 @@ class Model:
         for row in fresh:
             unit.counted.append(row)
             unit.since += 1
-            if self.r.trigger is not None:
-                fires = self.r.trigger(row[3])
-            else:
-                fires = unit.since == self.r.slide[1]
-            if fires:
+            if unit.since == self.r.slide[1] if self.r.trigger is None else self.r.trigger(row[3]):
                 unit.since = 0
                 if self.r.length[0] == "count":
                     content = unit.counted[-self.r.length[1] :]

@@ -23,18 +23,10 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 LAST = 14
 POISON = {
-    "emitter": (2, "value"),
-    "basic.execute": (3, "exit"),
-    "batch.execute": (4, "value"),
-    "batch.finish": (5, "value"),
-    "keep.execute": (6, "exit"),
-    "keep.finish": (7, "value"),
-    "grouping": (8, "value"),
-    "behind.grouping": (9, "exit"),
-    "behind.execute": (10, "value"),
-    "behind.finish": (11, "value"),
-    "basic.prepare": (12, "value"),
-    "keep.prepare": (13, "value"),
+    **{"emitter": (2, "value"), "basic.execute": (3, "exit"), "batch.execute": (4, "value")},
+    **{"batch.finish": (5, "value"), "keep.execute": (6, "exit"), "keep.finish": (7, "value")},
+    **{"grouping": (8, "value"), "behind.grouping": (9, "exit"), "behind.execute": (10, "value")},
+    **{"behind.finish": (11, "value"), "basic.prepare": (12, "value"), "keep.prepare": (13, "value")},
 }
 
 
@@ -151,9 +143,8 @@ def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(wa
 
 def test_a_state_violation_makes_the_whole_batch_a_dead_letter(data_dir):
     """Two tasks change one key: no single record is at fault, so the whole batch becomes a dead letter."""
-    builder = TransactionalTopologyBuilder(
-        "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
-    )
+    source = MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
+    builder = TransactionalTopologyBuilder("rule", "numbers", source)
     builder.set_bolt("sum", CountByKey("key", table="counts"), 2).all_grouping("numbers")
     builder.set_setting("on_error", "dead_letter")
     handle = ended(builder.build_topology(), data_dir)

@@ -344,11 +344,8 @@ def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diar
     (place / "torn").mkdir()
     (place / "torn" / "format.json").write_text("{")
     found = {Path(one["data_dir"]).name: one for one in list_topologies(place)}
-    assert {name: (one["mode"], one["running"]) for name, one in found.items()} == {
-        "data": ("active", True),
-        "ended": ("stopped", False),
-        "torn": ("unreadable", False),
-    }
+    modes = {name: (one["mode"], one["running"]) for name, one in found.items()}
+    assert modes == {"data": ("active", True), "ended": ("stopped", False), "torn": ("unreadable", False)}
     assert f"pid {child.pid} on" in found["data"]["holder"]
     assert found["ended"]["committed_txid"] == 3
     assert "is damaged" in found["torn"]["error"]

@@ -148,14 +148,9 @@ def test_the_command(data, command):
     assert (made["name"], made["txid"], made["timeline"]) == ("two", 2, 0)
     assert [one["name"] for one in command.json("savepoint", "list", data)["savepoints"]] == ["one", "two"]
     new = data.with_name("new")
-    assert command.json("savepoint", "restore", data, "two", new, "--topology", "trial") == {
-        "topology": "trial",
-        "data_dir": str(new),
-        "savepoint": "two",
-        "txid": 2,
-        "tables": ["changes/counts", "changes/totals", "sinks/words"],
-        "outside": [],
-    }
+    tables = ["changes/counts", "changes/totals", "sinks/words"]
+    shown = {"topology": "trial", "data_dir": str(new), "savepoint": "two", "txid": 2, "tables": tables, "outside": []}
+    assert command.json("savepoint", "restore", data, "two", new, "--topology", "trial") == shown
     assert command.json("savepoint", "delete", data, "two")["txid"] == 2
     command.printed("savepoint", "list", data)
     command.printed("savepoint", "delete", data, "one")

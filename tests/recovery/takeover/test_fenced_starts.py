@@ -122,10 +122,8 @@ def _check_new(data_dir: Path, uri: str, since: int) -> None:
     assert StateView(data_dir, "more").to_pylist() == [{"word": word, "n": 1} for word in sorted(words)]
     assert [row["word"] for row in SinkView(data_dir, "extra").to_pylist()] == words
     table = open_table(data_dir, table_ref(uri))
-    assert (table.since(), table.owner.timeline) == (
-        since,
-        open_table(data_dir, table_ref("changes/counts")).owner.timeline,
-    )
+    timeline = open_table(data_dir, table_ref("changes/counts")).owner.timeline
+    assert (table.since(), table.owner.timeline) == (since, timeline)
 
 
 class Fence:
