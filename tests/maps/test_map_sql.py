@@ -83,9 +83,8 @@ def test_columns_of_the_map_table_in_sql(url):
 def test_the_url_can_be_read_from_the_environment_on_first_use(url, monkeypatch):
     monkeypatch.delenv("OWN_DB", raising=False)
     backend = SqlAlchemyBackend.from_env("OWN_DB", "counts")
-    with pytest.raises(
-        InputError, match=r"'counts': expected a database URL in the environment variable OWN_DB; set it"
-    ):
+    message = r"'counts': expected a database URL in the environment variable OWN_DB; set it"
+    with pytest.raises(InputError, match=message):
         backend.multi_get(["a"])
     monkeypatch.setenv("OWN_DB", url)
     assert backend.multi_get(["a"]) == [None]

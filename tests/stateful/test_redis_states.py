@@ -90,9 +90,8 @@ def test_a_server_that_is_away_when_a_decided_transaction_is_committed_blocks(ow
     topology = net(KillsItsServer(), tasks=1, **settings(own_redis, timeout=300))
     with TopologyTestDriver(topology, data_dir=tmp_path / "data") as driver:
         driver.commit(1)
-        with pytest.raises(
-            BlockedError, match=r"txids 2-2 are decided but cannot be published: state 'count-0'.*cannot"
-        ):
+        message = r"txids 2-2 are decided but cannot be published: state 'count-0'.*cannot"
+        with pytest.raises(BlockedError, match=message):
             driver.commit(2)
         own_redis.restart()
         assert content(own_redis, 1) == counted(LINES[:1])

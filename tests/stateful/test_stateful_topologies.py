@@ -232,9 +232,8 @@ class Ends(WordCount):
 def test_an_error_names_component_and_tuple():
     with TopologyTestDriver(net(Ends())) as driver:
         driver.commit(1)
-        with pytest.raises(
-            TopologyFailed, match=r"count\[0\] raised ValueError .*: no cats; it was given .*word='cat'"
-        ):
+        message = r"count\[0\] raised ValueError .*: no cats; it was given .*word='cat'"
+        with pytest.raises(TopologyFailed, match=message):
             driver.commit(2)
 
 

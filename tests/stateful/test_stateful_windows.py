@@ -93,9 +93,8 @@ def test_the_newest_id_evaluated_is_not_that_of_the_newest_tuple():
 
 
 def test_how_windows_survive_must_be_stated():
-    with pytest.raises(
-        TopologyError, match="RunningSum does not state how its windows survive a crash; call with_pers"
-    ):
+    message = "RunningSum does not state how its windows survive a crash; call with_pers"
+    with pytest.raises(TopologyError, match=message):
         topology(windowed())
     with pytest.raises(TopologyError, match=r"with_message_id_field: .* has no field 'number'"):
         topology(windowed().with_message_id_field("number"))

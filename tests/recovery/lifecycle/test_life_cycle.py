@@ -255,9 +255,8 @@ def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
     with hanging(child, data_dir):
         asker.start()
         eventually(lambda: _open(data_dir))
-        with pytest.raises(
-            BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
-        ) as busy:
+        message = rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
+        with pytest.raises(BusyError, match=message) as busy:
             kill(data_dir, 0, SHORT)
         assert busy.value.exit_code == 3
     asker.join()
