@@ -8,16 +8,8 @@ import pandas as pd
 import pyarrow as pa
 from bad_input_cases import Says
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    CompositeSpout,
-    KeyedState,
-    SinkTable,
-    Topology,
-    TransactionalTopologyBuilder,
-)
+from txstorm import BasicBolt, BatchBolt, Committer, CompositeSpout, Topology, TransactionalTopologyBuilder
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.bolts import SumByKey
 from txstorm.errors import TopologyError
 from txstorm.sinks import DeltaSink

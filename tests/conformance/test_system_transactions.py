@@ -9,15 +9,8 @@ from spout_samples import OneClass
 from storm_world import OfWorld, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World
 from watched import Gathering
 
-from txstorm import (
-    Committer,
-    CompositeSpout,
-    KeyedState,
-    OpaquePartitionedCoordinator,
-    SinkTable,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import Committer, CompositeSpout, OpaquePartitionedCoordinator, TransactionalTopologyBuilder, run
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.operations.rewind import rewind

@@ -13,17 +13,8 @@ from deltalake import DeltaTable
 from runs import ended
 from watched import Gathering
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    Fields,
-    KeyedState,
-    SinkTable,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
-from txstorm.api.spout import Emitter, SpoutCoordinator
+from txstorm import BasicBolt, BatchBolt, Committer, Fields, KeyedState, SinkTable, TransactionalTopologyBuilder
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.engine.port import Engine
 from txstorm.results.read import list_sinks, list_states, read_changes, read_sink, read_state, rows_json
 from txstorm.spouts import MemoryTransactionalSpout

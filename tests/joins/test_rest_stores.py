@@ -299,10 +299,8 @@ def test_requests_are_cut_to_the_size_that_the_server_accepts(tmp_path):
         for call in (store.check_rows, store.put_many):
             with pytest.raises(StateError, match=r"key 'large': .* has 3,\d+ bytes, the server accepts 2,000 at most"):
                 call([row("fine", 1, 1), large])
-        assert asked(f"{server.url}/rows", b" " * 200_000) == (
-            413,
-            {"detail": "the body has 200,000 bytes, expected at most 2,000"},
-        )
+        detail = {"detail": "the body has 200,000 bytes, expected at most 2,000"}
+        assert asked(f"{server.url}/rows", b" " * 200_000) == (413, detail)
 
 
 def test_a_proxy_that_accepts_less_than_the_server_says(proxy):
@@ -331,13 +329,9 @@ def test_another_version_of_the_api_and_other_services(proxy):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:80", "expected http://HOST:PORT"),
-        ("redis://h", "expected http://HOST:PORT"),
-        ("http://", "expected http://HOST:PORT"),
-        ("http://h:0x", "expected http://HOST:PORT"),
+        *((url, "expected http://HOST:PORT") for url in ("localhost:80", "redis://h", "http://", "http://h:0x", 5)),
         ("http://u:pw@h", "it has a user or a password; pass a token instead"),
         ("http://h?a=pw", "it has a query"),
-        (5, "expected http://HOST:PORT"),
     ],
 )
 def test_a_wrong_url(url, message):

@@ -2,17 +2,8 @@
 
 from typing import Any
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    FailedException,
-    MapState,
-    MemoryBackend,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from txstorm import BatchBolt, Committer, FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 
 
 class Source(TransactionalSpout):

@@ -11,16 +11,8 @@ from typing import Any
 
 from spout_samples import OpaquePartitionedSpout
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    KeyedState,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import SinkTable
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout

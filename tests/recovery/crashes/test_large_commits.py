@@ -20,16 +20,8 @@ from scenarios.words import SPOUTS
 from table_ranges import table_ranges
 from watched import Diary, Gathering, Shelf, ShelfSpout, Trouble
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    FailedException,
-    KeyedState,
-    SinkTable,
-    TransactionalTopologyBuilder,
-    faults,
-)
+from txstorm import BasicBolt, BatchBolt, Committer, FailedException, TransactionalTopologyBuilder, faults
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.spark import SparkEngine
