@@ -46,7 +46,6 @@ class Says(NamedTuple):
 
 @contextmanager
 def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
-    """Assert that the body raises the expected error."""
     with pytest.raises(TxstormError) as caught:
         yield caught
     check_says(caught.value, says)
@@ -114,7 +113,6 @@ def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change a file's content, keeping its name and mode."""
     before = path.read_bytes()
     after = change(before)
     assert after != before

@@ -228,7 +228,6 @@ def small_disk(place, size):
 
 
 def check_full(made, data_dir):
-    """Check that the run fails with one error that reports the full disk."""
     with pytest.raises(TxstormError) as caught:
         go(made, data_dir)
     assert type(caught.value) in (TxstormError, DataDirectoryError, BlockedError)

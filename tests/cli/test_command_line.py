@@ -67,7 +67,6 @@ def txstorm(*arguments: str) -> Ended:
 
 
 def python(*arguments: str, **environment: str) -> Ended:
-    """Run a new interpreter, which has loaded nothing yet."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
     return Ended(done.returncode, done.stdout, done.stderr)

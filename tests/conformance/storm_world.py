@@ -112,7 +112,6 @@ class World:
 
     @property
     def amount(self) -> int:
-        """Maximum number of lines per partition in a batch."""
         return int((self.directory / "amount").read_text())
 
     @amount.setter
@@ -329,7 +328,6 @@ def finished(handle: RunHandle) -> None:
 
 
 def lines_by_txid(data_dir: Path) -> dict[int, list[str]]:
-    """Return the lines that `Keep` has stored with each txid."""
     found: dict[int, list[str]] = {}
     for row in read_sink(data_dir, "rows").to_pylist():
         found.setdefault(row["_txid"], []).append(row["line"])

@@ -91,7 +91,6 @@ def start_behind_1(world: World, data_dir: Path, ticket: str = "", times: int = 
 
 
 def await_execution(world: World, *txids: int) -> None:
-    """Wait until committers have executed these txids."""
     world.wait(lambda: {*txids} <= {note[1] for note in world.notes("executed")}, f"the execution of {txids}")
 
 

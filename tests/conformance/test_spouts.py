@@ -17,8 +17,6 @@ ALONE = {"max_spout_pending": 1}
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Return a function that reads the committed lines by txid and partition."""
-
     def read() -> dict[int, dict[int, list[str]]]:
         found: dict[int, dict[int, list[str]]] = {}
         for row in read_sink(tmp_path / "data", "rows").to_pylist():

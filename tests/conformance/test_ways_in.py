@@ -83,7 +83,6 @@ BOLTS = {"DeltaSink": "sink", "max": "state", "first": "state"}
 
 
 def bolt_of(name, kind):
-    """Return the bolt of a way."""
     if name in HANDLES:
         return Uses(kind, HANDLES[name][1], name)
     if name == "DeltaSink":

@@ -58,7 +58,6 @@ class Block:
 
 
 def name(page: Path) -> str:
-    """Return the path of a page in the project."""
     return str(page.relative_to(ROOT))
 
 
@@ -166,7 +165,6 @@ class Runner:
             self.faults.append(f"{block.place}: {what}{fault}")
 
     def close(self) -> None:
-        """End the runs that the blocks left running."""
         from txstorm.runtime.handle import RunHandle
 
         for value in self.names.values():
@@ -229,7 +227,6 @@ def _prepare(directory: Path, programs_socket: str | None) -> None:
 
 
 def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Run the blocks of `path`; return the differences in their output."""
     runner = Runner()
     try:
         for block in blocks(path):

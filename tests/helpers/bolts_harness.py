@@ -15,7 +15,6 @@ from txstorm.engine.task.collector import OutputCollector
 
 
 def fields_of(bolt: Any) -> tuple[str, ...]:
-    """Return the field names of the bolt's default stream."""
     declarer = OutputFieldsDeclarer()
     bolt.declare_output_fields(declarer)
     assert declarer.faults == []

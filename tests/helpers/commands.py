@@ -40,7 +40,6 @@ class Commands:
         self._capsys, self._monkeypatch = capsys, monkeypatch
 
     def __call__(self, *arguments: Any, text: str = "") -> Ended:
-        """Run a command; return how it ended."""
         from txstorm.cli.main import execute
 
         self._monkeypatch.setattr("sys.stdin", io.StringIO(text))

@@ -111,7 +111,6 @@ def pack(*batches: Sequence[int], first: int = 1, committed: int = 0, attempt: i
 
 
 def processed(topology: Topology, given: Pack, spill_dir: Path | None = None) -> list[Processed]:
-    """Process a pack on the local engine; return its results."""
     engine = LocalEngine()
     engine.start(program(topology, spill_dir))
     try:

@@ -63,7 +63,6 @@ class Fast:
         return not group(item) and MARKS.isdisjoint(mark.name for mark in item.iter_markers())
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Do not even import files that are left out."""
         whole = self._option.fast == "all" and collection_path != TESTS
         return True if whole and not collected(collection_path) else None
 

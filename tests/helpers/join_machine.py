@@ -138,7 +138,6 @@ class JoinMachine:
                 committer.execute_batch(one)
 
     def counted(self, name):
-        """Return a number of the task's record."""
         return getattr(TaskRecord.read(self.records.get(unit_of_task(0))), name)
 
     def restart(self):

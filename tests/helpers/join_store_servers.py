@@ -27,7 +27,6 @@ def row(key: Any, id_: Any, time: int, **value: Any) -> StoreRow:
 
 
 def ids(found: Any) -> dict[Any, list[Any]]:
-    """Return key → ids of what a look-up has found."""
     return {key: [one.id for one in rows] for key, rows in found.items()}
 
 

@@ -35,7 +35,6 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy URL of the database."""
         return f"postgresql+psycopg://txstorm@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
@@ -70,7 +69,6 @@ class Postgres:
         process.wait()
 
     def sql(self, statement: str) -> None:
-        """Execute one SQL statement."""
         with psycopg.connect(f"host=127.0.0.1 port={self.port} user=txstorm dbname=postgres") as connection:
             connection.execute(statement)
 

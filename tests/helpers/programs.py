@@ -167,7 +167,6 @@ class Program:
         return self.printed, self.complained
 
     def send_signal(self, number: int) -> None:
-        """Send the program a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -224,7 +223,6 @@ def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive a request and its file descriptors."""
     size, files, _, _ = socket.recv_fds(connection, 4, 3)
     wanted = int.from_bytes(size, "big")
     data = b""

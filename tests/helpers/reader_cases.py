@@ -55,7 +55,6 @@ def opened(data_dir: Path, *, spark: Any = None, **changes: Any) -> StateStore:
 
 
 def play(store: StateStore, txid: int, epoch: int = 1) -> None:
-    """Commit one transaction, alone in its group."""
     group = store.group(txid)
     resources = group.begin_txid(txid)
     names = {table.name for table in store.tables}
@@ -96,7 +95,6 @@ def _history(txid: int) -> Row:
 
 
 def keep_up(store: StateStore) -> None:
-    """Run all upkeep that is due."""
     for ref in store.tables:
         if ref.uri != "state/kept" and (work := store.upkeep.begin(ref.uri, 1)) is not None:
             for _ in work.steps():
@@ -147,7 +145,6 @@ class Query:
     value: Any = None
 
     def answer(self, rows: Iterable[Row]) -> list[Row]:
-        """Answer the query over `rows` in plain Python."""
         kept = [row for row in rows if self._has(row)]
         return [{name: row[name] for name in self.columns} for row in kept]
 
@@ -187,7 +184,6 @@ def by_deltalake(table: Path, query: Query) -> list[Row]:
 
 
 def by_dataset(table: Path, query: Query) -> list[Row]:
-    """Read with deltalake, by a filtered PyArrow dataset."""
     data = DeltaTable(str(table)).to_pyarrow_dataset()
     condition = None
     if query.column:
@@ -198,7 +194,6 @@ def by_dataset(table: Path, query: Query) -> list[Row]:
 
 
 def by_polars(table: Path, query: Query) -> list[Row]:
-    """Read with polars, by a lazy scan."""
     frame = pl.scan_delta(str(table))
     if query.column:
         column = pl.col(query.column)
@@ -211,7 +206,6 @@ def by_polars(table: Path, query: Query) -> list[Row]:
 
 
 def by_duckdb(table: Path, query: Query) -> list[Row]:
-    """Read with DuckDB's Delta extension."""
     names = ", ".join(f'"{name}"' for name in query.columns)
     where = f'WHERE "{query.column}" ' if query.column else ""
     where += {"": "", "null": "IS NULL"}.get(query.op, f"{query.op} ?")

@@ -219,12 +219,10 @@ class Verifier:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
-    """Return an integer column as an array, with zero for null."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), 0), np.int64)
 
 
 def by_key(keys: Numbers, values: Numbers, how: np.ufunc) -> dict[int, int]:
-    """Reduce the values of each key with `how`."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     if not len(found):
@@ -273,7 +271,6 @@ def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
 
 
 def _log(table: Path) -> list[list[Row]]:
-    """Return the actions of each version of a table's log."""
     files = sorted((table / "_delta_log").glob("[0-9]*.json"))
     assert [int(file.stem) for file in files] == list(range(len(files))), "versions of the log are missing"
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]

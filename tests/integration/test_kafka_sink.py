@@ -36,7 +36,6 @@ NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
 
 
 def topology(brokers: str, topic: str, batches: int = 6, **options):
-    """Build a topology that sends batches of three numbers to `topic`."""
     rows = [(n, f"word-{n % 7}") for n in range(3 * batches)]
     builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([rows], ["n", "word"], take=3))
     builder.set_bolt("send", KafkaSink("out", topic, brokers, **options)).global_grouping("source")

@@ -64,7 +64,6 @@ class Place:
         return client
 
     def expire(self, ledger: ZooKeeperLedger) -> None:
-        """Expire the session of `ledger` through a second client with its id."""
         second = KazooClient(self.hosts, client_id=ledger._session._kazoo.client_id)
         second.start(timeout=10)
         second.stop()

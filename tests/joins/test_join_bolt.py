@@ -28,7 +28,6 @@ def topology(bolt: JoinBolt, streams: Sequence[str] = ("a", "b"), tasks: int = 1
 
 
 def joined(made: Topology, *batches: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Feed each batch, end the input, and return all results."""
     with TopologyTestDriver(made) as driver:
         for batch in batches:
             driver.commit(driver.feed(batch))

@@ -56,7 +56,6 @@ def looked_up(join: LookupJoin, rows: Sequence[Any] = ROWS, tasks: int = 1) -> l
 
 
 def committed(driver: TopologyTestDriver, rows: Sequence[Any]) -> int:
-    """Feed and commit a transaction; return its txid."""
     txid = driver.feed({"s": rows})
     driver.commit(txid)
     return txid

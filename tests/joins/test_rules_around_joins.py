@@ -51,7 +51,6 @@ def test_the_frontier_of_a_join_is_the_position_of_the_next(lag, left, right, pa
 
 
 def ends(field):
-    """A bolt that emits end and ids of each window."""
     row = lambda window: (window.end_timestamp, "".join(one[field] for one in window.get()))  # noqa: E731
     return Emitting("end ids", row).with_tumbling_window(Duration(10))
 

@@ -21,14 +21,12 @@ def lines(tmp_path_factory):
 
 
 def begin(store, lines, place):
-    """Start a run of about forty transactions."""
     settings = {"retry_backoff_max": 0.2, "max_group_txids": 2}
     topology = topology_of(lines[0], store, rows=40)
     return run(topology, engine="local", data_dir=place / "data", end_of_input=True, settings=settings)
 
 
 def reached(handle, least):
-    """Block until the run has committed a txid."""
     deadline = monotonic() + 60
     while handle.committed < least:
         assert handle.isActive, handle.exception()

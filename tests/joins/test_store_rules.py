@@ -45,7 +45,6 @@ def both(store, *, how="left", before=10, after=0, batch_size=7, right=None, **o
 
 
 def fed(driver, left="", right=None, **options):
-    """Feed and process one transaction; return its txid."""
     given = {"l": rows(left, "l0")}
     if right is not None:
         given["r"] = rows(right, "r0")
@@ -69,7 +68,6 @@ def step(driver, left="", right=None, **options):
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.integration)])
 def make_store(request):
-    """Return a function that makes an object of one store."""
     if request.param == "memory":
         one = MemoryStore()
         return lambda: one

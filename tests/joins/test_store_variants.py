@@ -18,7 +18,6 @@ LAG = 8
 
 
 def sides(rng):
-    """Return both sides: with partitions, or each as a whole."""
     parts = rng.random() < 0.5
     common = {"key": "key", "time": "ts", "id": "id", "lag": Duration(LAG)}
     if not parts:
@@ -44,7 +43,6 @@ def schedule(rng):
 
 
 def interval_net(left, right, how, bounds):
-    """Return the state variant."""
     builder = TransactionalTopologyBuilder("state", "feed", spout())
     join = IntervalJoin(
         left, right, how=how, select=["left:id", "right:id"] if how == "left" else ["left:id"], **bounds

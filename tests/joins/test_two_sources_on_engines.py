@@ -52,7 +52,6 @@ def built(spout: CompositeSpout, directory: Path, fails: int = 0) -> Any:
 
 
 def by_txid(handle: Any) -> dict[str, dict[int, int]]:
-    """Return source → txid → number of its rows."""
     found: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in handle.sink("rows").to_pylist():
         found[row["source"]][row["_txid"]] += 1

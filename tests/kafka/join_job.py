@@ -18,7 +18,6 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 def parsed(row: Any) -> tuple[str, int, int, str]:
-    """Split ``KEY TIME ID`` into fields."""
     key, time, id = row["value"].split()
     return key, int(time), row["partition"], id
 

@@ -55,7 +55,6 @@ def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
 
 
 def delete(kafka: Kafka, topic: str) -> None:
-    """Delete a topic; return when it is gone from the broker's metadata."""
     admin = kafka.admin()
     admin.delete_topics([topic])[topic].result(30)
     eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
@@ -75,7 +74,6 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
-    """Return the rows of the sink, in the format of `content`."""
     return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
 
 

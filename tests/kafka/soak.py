@@ -86,7 +86,6 @@ class Commits(threading.Thread):
             self.join()
 
     def look(self) -> None:
-        """Read all new log entries into `seen`."""
         while (path := self._log / f"{self._next:020d}.json").exists():
             self._next += 1
             actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

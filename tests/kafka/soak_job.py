@@ -27,7 +27,6 @@ def trail(before: int, numbers: Iterable[int]) -> int:
 
 
 def parsed(row: Any) -> tuple[str, int, int, int]:
-    """Parse the value of a record into word and number."""
     word, _, number = row["value"].partition(" ")
     return word, int(number), row["partition"], row["offset"]
 

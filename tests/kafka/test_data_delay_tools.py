@@ -86,7 +86,6 @@ def collecting() -> Iterator[Collecting]:
 
 
 def put(kafka: Kafka, topic: str, times: list[int], partition: int = 0) -> None:
-    """Write records with these times, which are also their values."""
     kafka.produce(topic, times, partition, times=times)
 
 

@@ -96,7 +96,6 @@ def rows_of(kafka: Kafka, topic: str) -> list[tuple[str, int, str]]:
 
 
 def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) -> None:
-    """Check the sinks against the join of all records in SQL."""
     with duckdb.connect() as sql:
         for name, rows in (("l", left), ("r", right)):
             sql.execute(f"create table {name} (key text, ms bigint, id text)")

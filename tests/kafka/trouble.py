@@ -130,7 +130,6 @@ class World(AbstractContextManager["World"]):
             self.before_zookeeper.close()
 
     def broker_killed(self, rng: random.Random) -> None:
-        """Kill one broker with SIGKILL and restart it."""
         number = rng.randrange(len(self.kafka.servers))
         with self._changing:
             self.kafka.kill(number)
@@ -138,7 +137,6 @@ class World(AbstractContextManager["World"]):
             self.kafka.restart(number)
 
     def zookeeper_killed(self, rng: random.Random) -> None:
-        """Kill the ZooKeeper server with SIGKILL and restart it."""
         self.zookeeper.kill()
         time.sleep(rng.uniform(0.5, self.longest))
         self.zookeeper.restart()
@@ -166,7 +164,6 @@ class World(AbstractContextManager["World"]):
         self.before_zookeeper.heal()
 
     def driver_killed(self, rng: random.Random) -> None:
-        """Kill the leading driver with SIGKILL."""
         leader = self.drivers.leader(self.lease)
         if leader is not None:
             leader.kill()
@@ -186,7 +183,6 @@ class World(AbstractContextManager["World"]):
             time.sleep(seconds)
 
     def session_expired(self, rng: random.Random) -> None:
-        """Expire the leading driver's ZooKeeper session through a second client."""
         found = self.lease.holder()
         if found is not None:
             self.lease.expire(found[1])

@@ -14,7 +14,6 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 def word(row: Any) -> str:
-    """Return the first word of a record's value."""
     return row["value"].partition(" ")[0]
 
 

@@ -143,7 +143,6 @@ def logs(place: Path) -> str:
 
 
 def said(driver: Program) -> str:
-    """Return the last twelve lines of a driver's output."""
     return "\n".join(driver.printed.splitlines()[-12:])
 
 
@@ -174,7 +173,6 @@ class Drivers:
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
 
     def start(self) -> None:
-        """Start both drivers."""
         self._running = [self._new(), self._new()]
         self._keeper.start()
 
@@ -231,7 +229,6 @@ class Drivers:
         return shown
 
     def close(self) -> None:
-        """Kill all drivers."""
         self._over.set()
         self._keeper.join()
         self._kill(note=False)

@@ -111,7 +111,6 @@ def _check_unread(read: Mapping[Place, Read], known: Known) -> int:
 
 
 def _check_ends(read: Mapping[Place, Read], id: str, known: Known) -> None:
-    """Check that every record that is still readable was read."""
     for (place, offset), _ in known.values.items():
         if place[0] == id and not known.is_deleted(place, offset):
             assert place in read and offset < read[place].next, f"{place} was read to {read.get(place)} only"

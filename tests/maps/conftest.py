@@ -33,5 +33,4 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def backend(make_backend: Callable[[], Any]) -> Any:
-    """Return an empty store of the kind under test."""
     return make_backend()

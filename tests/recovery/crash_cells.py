@@ -49,7 +49,6 @@ WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "ze
 
 
 def word(partition: int, offset: int, generation: int) -> str:
-    """Return the word of a row."""
     return WORDS[(offset * offset + 3 * partition + 5 * generation) % len(WORDS)]
 
 
@@ -69,7 +68,6 @@ class Cell:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Coordinates of the cell in the grid."""
         return (
             list(POINTS).index(self.point),
             FAULTS.index(self.fault),

@@ -42,7 +42,6 @@ class Trouble:
         return True
 
     def raised(self) -> set[str]:
-        """Return the places that have raised an error."""
         return {mark.name for mark in self.marks.iterdir()}
 
 

@@ -66,13 +66,11 @@ def ran(*argv: Any, fault: str = "", scenario: str = "words", kill_after: float 
 
 
 def killed(fault: str, *argv: Any, scenario: str = "words") -> None:
-    """Run a scenario until `fault` kills it."""
     status, output = ran(*argv, fault=fault, scenario=scenario)
     assert status == KILLED, f"{fault} was not reached: {output}"
 
 
 def ends(*argv: Any, scenario: str = "words") -> str:
-    """Run a scenario to its end; return its output."""
     status, output = ran(*argv, scenario=scenario)
     assert status == 0, output
     return output
@@ -190,7 +188,6 @@ def _letter(row: dict[str, Any]) -> str:
 
 
 def committed_versions(data_dir: Path) -> list[int]:
-    """Return the txids that are in the table ``changes/seen``."""
     return [record.txid for group in table_ranges(data_dir)["changes/seen"] for record in group.txids]
 
 
@@ -293,7 +290,6 @@ def logs(data_dir: Path) -> dict[str, str]:
 
 
 def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
-    """Return path → value and version of all entries of the ledger."""
     with open_books(data_dir) as books:
         return dict(_below(books.ledger, ""))
 

@@ -30,8 +30,6 @@ def at(txid: int, act: Callable[[], object], times: int = 1_000_000) -> Trouble:
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """Return a function that raises `error`."""
-
     def act() -> None:
         raise error
 
@@ -55,7 +53,6 @@ class Diary:
             return [json.loads(line) for line in file]
 
     def of(self, what: str) -> list[list[Any]]:
-        """Return the entries that begin with `what`, without it."""
         return [entry[1:] for entry in self.read() if entry[0] == what]
 
     def txids(self, what: str) -> list[int]:
@@ -140,7 +137,6 @@ class Watch:
         return run(topology, engine=engine, data_dir=self.data_dir, **chosen)
 
     def ends(self, source: Any = None, **options: Any) -> RunHandle:
-        """Run to the end of the source, or to `until_txid`."""
         limit = {} if "until_txid" in options else {"available_now": True}
         handle = self.start(source, **limit, **options)
         handle.awaitTermination()

@@ -35,12 +35,10 @@ class Cluster(AbstractContextManager["Cluster"]):
         return [dict(zip(cls.PORTS, ports, strict=True)) for ports in every]
 
     def address(self, i: int = 0) -> str:
-        """Return HOST:PORT of server i."""
         return f"127.0.0.1:{self.ports[i]}"
 
     @property
     def addresses(self) -> str:
-        """Addresses of all servers, separated by commas."""
         return ",".join(map(self.address, range(len(self.ports))))
 
     @abstractmethod
@@ -48,7 +46,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Return whether server i is ready for clients."""
 
     def start(self) -> None:
-        """Start all servers and wait until all are ready."""
         for server in self.servers:
             server.start()
         for i in range(len(self.servers)):
@@ -59,7 +56,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:
-        """Send SIGKILL to server i and wait until it has ended."""
         self.servers[i].kill()
 
     def restart(self, i: int = 0) -> None:
@@ -80,7 +76,6 @@ class Cluster(AbstractContextManager["Cluster"]):
             server.stop()
 
     def close(self) -> None:
-        """Kill all servers immediately with SIGKILL."""
         for server in self.servers:
             server.kill()
 

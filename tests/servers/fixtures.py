@@ -32,7 +32,6 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture(scope="session")
 def redis_installed() -> None:
-    """Skip the test if Redis is not installed."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed; scripts/redis --install does it")
 

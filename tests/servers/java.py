@@ -55,7 +55,6 @@ def kafka_classpath() -> str:
 
 
 def zookeeper_classpath() -> str:
-    """Return the class path of ZooKeeper and its dependencies."""
     spark = spark_jars()
     return os.pathsep.join([*map(str, sorted(spark.glob("zookeeper-*.jar"))), f"{spark}/*"])
 

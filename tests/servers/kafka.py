@@ -102,7 +102,6 @@ class Kafka(Cluster):
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers, for ``bootstrap.servers``."""
         return self.addresses
 
     @property

@@ -101,7 +101,6 @@ class ServerProcess(ABC):
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Resume the suspended process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals, seconds: float) -> None:

@@ -42,7 +42,6 @@ class Redis(Cluster):
         return {"jedisPoolConfig": {"host": "127.0.0.1", "port": self.ports[0], **login, **pool}}
 
     def flush(self) -> None:
-        """Delete everything on server 0."""
         with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=10) as connection:
             connection.sendall(b"FLUSHALL\r\n")
             assert connection.recv(100) == b"+OK\r\n"

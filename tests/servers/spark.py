@@ -60,7 +60,6 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_executor(one: Member, family: Mapping[int, Member]) -> bool:
-    """Return whether the process `one` is a Spark executor."""
     return EXECUTOR in one.command
 
 

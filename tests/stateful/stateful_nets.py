@@ -125,6 +125,5 @@ def net(bolt, *, lines=LINES, tasks=2, take=1, id="words", **settings):
 
 
 def table_of(driver, *, text=True) -> dict[str, int]:
-    """Return the counts in the state table of a test driver."""
     rows = driver.state("count").to_pylist()
     return {json.loads(row["key"]) if text else row["key"]: int(row["value"]) for row in rows}

@@ -75,7 +75,6 @@ def _fresh():
 
 
 def kept(tasks=2):
-    """Return the counts in the kept memory."""
     states = [KeptProvider.kept.new_state(f"count-{task}", {}, None) for task in range(tasks)]
     return {word: n for state in states for word, n in state}
 

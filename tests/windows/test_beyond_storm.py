@@ -27,7 +27,6 @@ Log = partial(Emitting, "ids", lambda window: [" ".join(ids(window.get()))])
 
 
 def logged(builder):
-    """Keep the ids of each window in a sink."""
     builder.set_bolt("log", DeltaSink("log", {"ids": str})).global_grouping("w")
     return builder
 

@@ -77,7 +77,6 @@ REFUSED = {
 
 
 def tables(data_dir: Path) -> list[str]:
-    """Return what a refused start must not change: the files of all tables."""
     parts = ("state", "changes", "sinks", "history")
     return sorted(str(path) for part in parts for path in (data_dir / part).rglob("*") if path.is_file())
 

@@ -174,7 +174,6 @@ def shelf(place, numbers, takes) -> Shelf:
 
 
 def thirties(size=60):
-    """Build a spout of the numbers below `size`, thirty per transaction."""
     return MemoryTransactionalSpout([list(range(size))], ["n"], take=30)
 
 

@@ -57,7 +57,6 @@ class Runs:
         self.struck: set[int] = set()
 
     def argv(self, spout: str, *more: Any, take: int = 2) -> list[Any]:
-        """Return the arguments of a start."""
         conf = ["--conf", json.dumps(self._conf), "--spout", spout, "--take", take]
         return [self._data_dir, self._store, *conf, *more]
 
@@ -85,7 +84,6 @@ class Runs:
         assert {called[txid] for txid in called if txid not in self.struck} <= {2}
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of both tasks."""
         if self._store == "delta":
             rows = StateView(self._data_dir, "count").to_pylist()
             return {json.loads(row["key"]): int(row["value"]) for row in rows}
@@ -97,7 +95,6 @@ class Runs:
         return found
 
     def hooks(self) -> dict[str, list[int]]:
-        """Return the txids with which each hook was called."""
         found: dict[str, list[int]] = {"pre_prepare": [], "pre_commit": [], "pre_rollback": []}
         path = self._data_dir.with_name("hooks")
         for line in path.read_text().splitlines() if path.exists() else ():

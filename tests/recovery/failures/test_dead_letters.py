@@ -31,7 +31,6 @@ POISON = {
 
 
 def poisoned(place: Path, engine: Any = "local", *, rows: bool = False, **settings: Any) -> RunHandle:
-    """Run the failing topology, with `POISON` in it, in the directory `place`."""
     topology = failing_net(Trouble(place, POISON, always=True), rows=rows, **{"on_error": "dead_letter", **settings})
     return ended(topology, place / "data", engine, until_txid=LAST)
 

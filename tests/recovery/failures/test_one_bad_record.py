@@ -213,7 +213,6 @@ CASES: dict[str, Case] = {
 
 
 def outcome(case: Case, place: Path, tasks: int, batches: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the results for the rows of each batch, and the dead letters."""
     builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": FIELDS, "r": FIELDS}))
     case.make(builder, place, tasks)
     builder.set_settings({"on_error": "dead_letter", "retry_backoff": 0.001})

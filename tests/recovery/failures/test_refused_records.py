@@ -30,7 +30,6 @@ BAD_TEXT = pa.StringArray.from_buffers(3, pa.py_buffer(np.array([0, 1, 2, 3], np
 
 
 def kept(spout: Any, data_dir: Path, columns: dict[str, Any], stream: str = "default", **settings: Any) -> Any:
-    """Run `spout` into a sink, under the policy that skips bad records."""
     builder = TransactionalTopologyBuilder("refusing", "source", spout, parallelism=2)
     builder.set_bolt("keep", DeltaSink("rows", columns)).global_grouping("source", stream)
     builder.set_settings({"on_error": "dead_letter", **settings})

@@ -83,7 +83,6 @@ def from_another_process(data_dir: Path, command: str, arguments: Mapping[str, A
 
 
 def started(handle: RunHandle) -> int:
-    """Return the txid of the next transaction to start."""
     return handle._driver.ask(lambda: handle._driver.state.started).result()
 
 

@@ -28,7 +28,6 @@ LAYOUTS = ["", "merge-"]
 
 
 def go(data, built, until=None):
-    """Run the topology up to a txid, or to the end of its source."""
     ended(built, data, **({} if until is None else {"until_txid": until}))
 
 

@@ -43,7 +43,6 @@ SCENARIOS = {
 
 
 def scenario(name: str) -> Callable[..., Any]:
-    """Return the function of a scenario, loading its module."""
     module, _, function = SCENARIOS[name].partition(":")
     return getattr(importlib.import_module(module), function)
 

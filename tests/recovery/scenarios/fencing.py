@@ -62,14 +62,11 @@ ROWS = 100
 
 
 def store(place: Path, brokers: str, topic: str) -> ExternalStores:
-    """Open the outlet as a coordinator does."""
     outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
     return ExternalStores(place, OWNER, {}, {"send": [outlet]})
 
 
 def decided(tables: CommitTables, txid: int) -> Intent:
-    """Return an intent with rows for the outlet."""
-
     def write(resources: Any) -> None:
         sink = resources.sink("send", 0, "out")
         for row in range(ROWS):
@@ -130,7 +127,6 @@ LONG = Meta({"lines": ["x" * MAX_VALUE]}, 1)
 
 
 def lead(data_dir: Path, ledger: str) -> Books:
-    """Take over the topology; return its books."""
     settings = Settings(zookeeper_session_timeout=1.5)
     opened = open_ledger(data_dir, create=True, ledger=parse_ledger(ledger), settings=settings)
     assert opened.wait_free(60)

@@ -92,7 +92,6 @@ def main(*argv: str) -> dict[str, Any]:
 
 
 def _following(last: Any) -> list[int]:
-    """Return the extent that follows `last` in a partition."""
     start = last[1] if last else 0
     return [start, min(start + BEFORE.take, BEFORE.size)]
 
@@ -136,7 +135,6 @@ SOURCES = (*AFTER, "files", *TASKS, *TOPICS)
 
 
 def write_lines(place: Path) -> None:
-    """Write the files of the source ``files``."""
     for partition in PARTITIONS:
         lines = [f"{partition} {offset} 0 {word(partition, offset, 0)}\n" for offset in range(BEFORE.size)]
         (place / f"lines-{partition}.txt").write_text("".join(lines), encoding="utf-8")

@@ -34,6 +34,5 @@ def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
 
 
 def count(data_dir: Path, writer: str, parts: list[str]) -> None:
-    """Run the topology to the end of `parts`."""
     settings = {"max_spout_pending": 1, "max_group_txids": 1}
     run_to_end(topology(writer, parts), data_dir, settings, "local")

@@ -79,7 +79,6 @@ class Zombie:
 
 
 def drawn(seed: int, number: int) -> list[Zombie]:
-    """Draw the first `number` zombies of `seed`."""
     rng = random.Random(seed)
     zombies: list[Zombie] = []
     while len(zombies) < number:
@@ -129,7 +128,6 @@ class World:
         return start_grid(self.place, arguments, *until, *self.options, *more, **environ)
 
     def sent(self) -> list[Any]:
-        """Return the committed records of the target topic."""
         return committed_records(self.topics[0], self.topics[2]) if self.topics else []
 
     def everything(self) -> tuple[Any, ...]:
@@ -199,7 +197,6 @@ def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say)
 
 
 def frozen(world: World, zombie: Zombie) -> Program:
-    """Start a coordinator and wait until it is frozen."""
     short = [] if zombie.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
     trace = world.place / "trace"
     if zombie.point != OUTSIDE:
