@@ -38,8 +38,7 @@ if CLASSES.exists():
     # Sessions of all tests, also those of their programs, load the classes that `scripts/jars` archived. Without
     # messages: an archive that does not fit is passed over.
     os.environ.setdefault(
-        "SPARK_SUBMIT_OPTS",
-        f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     )
 
 
@@ -52,7 +51,6 @@ def delta_jars() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of `scripts/test`."""
     parser.addoption("--jvm-budget", action="store_true", help="fail if more JVMs were started than the budget")
     help_text = "leave out costly tests, Spark, servers and other processes (tests/helpers/fast.py)"
     parser.addoption("--fast", action="store_const", const="all", help=help_text)
@@ -101,7 +99,6 @@ def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _programs() -> Iterator[None]:
-    """End the fork server of test programs after the last test."""
     yield
     close_loaded()
 
@@ -147,7 +144,6 @@ def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
 
 @pytest.fixture(autouse=True)
 def _no_faults() -> Iterator[None]:
-    """Disarm all fault points after a test."""
     from txstorm import faults
 
     yield
@@ -162,7 +158,6 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def in_tmp(tmp_path: Path) -> Iterator[Path]:
-    """Run the test in an empty current directory."""
     before = Path.cwd()
     os.chdir(tmp_path)
     yield tmp_path

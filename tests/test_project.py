@@ -29,15 +29,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 def nodes(path: Path, kind: Any) -> list[Any]:
-    """Return all nodes of a kind in a module."""
     return [node for node in ast.walk(parsed(path)) if isinstance(node, kind)]
 
 
 def docstring(path: Path) -> str:
     return ast.get_docstring(parsed(path)) or ""
 
-
-# --- lanes ------------------------------------------------------------------------------------------------------------
 
 BY_THEMSELVES = {
     "lanes.py": "the lanes of a run are threads, and its clocks those of the machine",
@@ -68,9 +65,6 @@ def test_threads_sleep_and_clocks_come_from_lanes():
         assert NAMES & {alias.name for node in nodes(path, ast.ImportFrom) for alias in node.names} == set(), path
         attributes = [node for node in nodes(path, ast.Attribute) if isinstance(node.value, ast.Name)]
         assert [node.lineno for node in attributes if node.attr in CALLS.get(node.value.id, ())] == [], path
-
-
-# --- budgets ----------------------------------------------------------------------------------------------------------
 
 
 def function_lengths() -> Iterator[tuple[int, str]]:
@@ -116,8 +110,7 @@ def parameter_counts() -> Iterator[tuple[str, int]]:
 
 def test_parameter_budget():
     """Values that travel together are bundled; only calls that users write out may have more than seven."""
-    long = {name for name, parameters in parameter_counts() if parameters > 7}
-    assert long == set(CALLED_BY_USERS)
+    assert {name for name, parameters in parameter_counts() if parameters > 7} == set(CALLED_BY_USERS)
 
 
 def test_file_budget():
@@ -127,8 +120,6 @@ def test_file_budget():
     long = [path for path, lines in lengths.items() if lines > 400]
     assert [path for path in long if "one module" not in " ".join(docstring(path).split())] == []
 
-
-# --- rooms ------------------------------------------------------------------------------------------------------------
 
 GROUND = set("api keys faults errors user_code display masks tagged typed lanes row_order allocator _version".split())
 """Open to every room."""
@@ -195,9 +186,6 @@ def test_class_names_are_unique_within_a_wing():
     assert {name for name in names if names.count(name) > 1} == set()
 
 
-# --- dependencies and scripts -----------------------------------------------------------------------------------------
-
-
 def setup_cfg() -> configparser.ConfigParser:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
@@ -237,9 +225,6 @@ def test_long_tests_are_run_when_asked_for(selection: list[str], code: int):
     assert subprocess.run([*command, tests], cwd=ROOT, capture_output=True, check=False).returncode == code
 
 
-# --- version ----------------------------------------------------------------------------------------------------------
-
-
 def version() -> str:
     namespace: dict[str, str] = {}
     exec((PACKAGE / "_version.py").read_text(encoding="utf-8"), namespace)
@@ -250,9 +235,6 @@ def test_version_has_one_source():
     assert setup_cfg()["metadata"]["version"] == "attr: txstorm._version.__version__"
     literal = re.compile(rf"""["']{re.escape(version())}["']""")
     assert [path.name for path in MODULES if literal.search(path.read_text(encoding="utf-8"))] == ["_version.py"]
-
-
-# --- the wheel --------------------------------------------------------------------------------------------------------
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:

@@ -1,7 +1,5 @@
 """Helpers of the bad-input tests: a small topology, runs of it, expected errors, and directory listings."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,14 +36,7 @@ class Keep(BatchBolt, Committer):
 
 
 class Says(NamedTuple):
-    """An expected error: its type and parts of its message.
-
-    Attributes:
-        kind: its exact class.
-        thing: the name of the faulty object.
-        found: the expected or actual value.
-        cure: the remedy.
-    """
+    """An expected error: its exact class, the name of the faulty object, what was found or expected, and the remedy."""
 
     kind: type[TxstormError]
     thing: str
@@ -55,7 +46,6 @@ class Says(NamedTuple):
 
 @contextmanager
 def refused(says: Says) -> Iterator[pytest.ExceptionInfo[TxstormError]]:
-    """Assert that the body raises the expected error."""
     with pytest.raises(TxstormError) as caught:
         yield caught
     check_says(caught.value, says)
@@ -123,7 +113,6 @@ def run_words(tmp_path: Path, name: str = "data", **changes: Any) -> Path:
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Change a file's content, keeping its name and mode."""
     before = path.read_bytes()
     after = change(before)
     assert after != before
@@ -131,7 +120,6 @@ def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def logs(data_dir: Path) -> list[Path]:
-    """Return the log entries of all tables."""
     return sorted(data_dir.glob("**/_delta_log/*.json"))
 
 

@@ -1,7 +1,5 @@
 """Invalid topologies by name, which must be rejected when they are built; the command line loads them by `make`."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +8,8 @@ import pandas as pd
 import pyarrow as pa
 from bad_input_cases import Says
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    CompositeSpout,
-    KeyedState,
-    SinkTable,
-    Topology,
-    TransactionalTopologyBuilder,
-)
+from txstorm import BasicBolt, BatchBolt, Committer, CompositeSpout, Topology, TransactionalTopologyBuilder
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.bolts import SumByKey
 from txstorm.errors import TopologyError
 from txstorm.sinks import DeltaSink
@@ -75,12 +65,9 @@ def with_state(state: Any) -> Builder:
     return committer(type("Bolt", (Count,), {"state": state})())
 
 
-# -- the graph -----------------------------------------------------------------------------------------------------
-
-
-@case("unknown component", "bolt 'b'", "no component 'lin'", "did you mean 'lines'")
-def _() -> Builder:
-    return bolt(lambda b: b.shuffle_grouping("lin"))
+case("unknown component", "bolt 'b'", "no component 'lin'", "did you mean 'lines'")(
+    lambda: bolt(lambda b: b.shuffle_grouping("lin"))
+)
 
 
 @case("cycle", "cycle ", "a → b → a", "remove one of these subscriptions")
@@ -91,29 +78,21 @@ def _() -> Builder:
     return builder
 
 
-@case("missing grouping", "bolt 'b'", "subscribes to nothing", ".shuffle_grouping('lines')")
-def _() -> Builder:
-    return bolt(lambda b: None)
-
-
-@case("undeclared field", "bolt 'b'", "has no field 'lime'", "it has 'line'")
-def _() -> Builder:
-    return bolt(lambda b: b.fields_grouping("lines", ["lime"]))
-
-
-@case("field that is no column", "bolt 'b', DeltaSink", "has no field 'lime' (did you mean 'line'?)", "it has 'line'")
-def _() -> Builder:
-    return bolt(lambda b: b.global_grouping("lines"), DeltaSink("out", {"lime": str, "line": str}))
-
-
-@case("field to sum", "bolt 'b', SumByKey", "has no field 'n'", "it has 'line'")
-def _() -> Builder:
-    return bolt(lambda b: b.fields_grouping("lines", ["line"]), SumByKey("line", "n", "sums"))
-
-
-@case("undeclared stream", "bolt 'b'", "no stream 'errors'", "it has 'default'")
-def _() -> Builder:
-    return bolt(lambda b: b.shuffle_grouping("lines", "errors"))
+case("missing grouping", "bolt 'b'", "subscribes to nothing", ".shuffle_grouping('lines')")(
+    lambda: bolt(lambda b: None)
+)
+case("undeclared field", "bolt 'b'", "has no field 'lime'", "it has 'line'")(
+    lambda: bolt(lambda b: b.fields_grouping("lines", ["lime"]))
+)
+case("field that is no column", "bolt 'b', DeltaSink", "has no field 'lime' (did you mean 'line'?)", "it has 'line'")(
+    lambda: bolt(lambda b: b.global_grouping("lines"), DeltaSink("out", {"lime": str, "line": str}))
+)
+case("field to sum", "bolt 'b', SumByKey", "has no field 'n'", "it has 'line'")(
+    lambda: bolt(lambda b: b.fields_grouping("lines", ["line"]), SumByKey("line", "n", "sums"))
+)
+case("undeclared stream", "bolt 'b'", "no stream 'errors'", "it has 'default'")(
+    lambda: bolt(lambda b: b.shuffle_grouping("lines", "errors"))
+)
 
 
 @case("one id twice", "component 'b'", "two components have this id", "give each its own")
@@ -132,28 +111,18 @@ def _() -> Builder:
     return builder
 
 
-@case(
+case(
     "parallelism",
     "component 'lines'",
     "parallelism is 0, expected a whole number from 1",
     "number of the component's tasks",
+)(lambda: start(parallelism=0))
+case("settings", "'max_spout_pendin'", "unknown setting", "did you mean 'max_spout_pending'")(
+    lambda: start().set_setting("max_spout_pendin", 4)
 )
-def _() -> Builder:
-    return start(parallelism=0)
-
-
-@case("settings", "'max_spout_pendin'", "unknown setting", "did you mean 'max_spout_pending'")
-def _() -> Builder:
-    return start().set_setting("max_spout_pendin", 4)
-
-
-@case("setting value", "setting max_spout_pending", "got 0", "greater than or equal to 1 or input should be 'auto'")
-def _() -> Builder:
-    return start().set_setting("max_spout_pending", 0)
-
-
-# -- names ---------------------------------------------------------------------------------------------------------
-
+case("setting value", "setting max_spout_pending", "got 0", "greater than or equal to 1 or input should be 'auto'")(
+    lambda: start().set_setting("max_spout_pending", 0)
+)
 BAD_NAMES = {
     "dots": "..", "slash": "a/b", "nul": "a\0b", "empty": "", "space": "a b", "hidden": ".a", "newline": "a\n",
     "cyrillic": "а", "fullwidth": "ａ", "accent": "é", "dotless": "ı", "long": "a" * 65, "none": None, "number": 7,
@@ -176,9 +145,6 @@ def _named(name: Any) -> None:
 
 for _name in BAD_NAMES.values():
     _named(_name)
-
-
-# -- what cannot be shipped ----------------------------------------------------------------------------------------
 
 
 def _held(name: str, make_it: Callable[[], Any]) -> None:
@@ -211,12 +177,9 @@ def _() -> Builder:
     return bolt(lambda b: b.shuffle_grouping("lines"), Locked())
 
 
-# -- tables --------------------------------------------------------------------------------------------------------
-
-
-@case("float key", "state 's', key: column 'k'", "double cannot be a key", "use int, str or Decimal")
-def _() -> Builder:
-    return with_state(KeyedState("s", {"k": float}, {"v": int}))
+case("float key", "state 's', key: column 'k'", "double cannot be a key", "use int, str or Decimal")(
+    lambda: with_state(KeyedState("s", {"k": float}, {"v": int}))
+)
 
 
 @case("state twice", "state 's'", "declared by both 'keep' and 'also'", "rename one, or let one component write it")
@@ -241,12 +204,9 @@ def _() -> Builder:
     return bolt(lambda b: b.global_grouping("lines"), made())
 
 
-@case("unknown column type", "state 's', value: column 'v'", "set is no column type", "use str, int")
-def _() -> Builder:
-    return with_state(KeyedState("s", {"k": str}, {"v": set}))
-
-
-# -- objects -------------------------------------------------------------------------------------------------------
+case("unknown column type", "state 's', value: column 'v'", "set is no column type", "use str, int")(
+    lambda: with_state(KeyedState("s", {"k": str}, {"v": set}))
+)
 
 
 def frame(kind: str) -> Any:
@@ -262,24 +222,17 @@ KINDS = {"arrow": "Table", "pandas": "DataFrame", "batch": "RecordBatch", "DataF
 for kind, shown in KINDS.items():
     says = f"{shown or kind} (", "docs/from-structured-streaming.md"
 
-    @case(f"{kind} as a spout", "spout 'lines'", *says)
-    def _(kind: str = kind) -> Builder:
-        return Builder("t", "lines", frame(kind), 2)
+    case(f"{kind} as a spout", "spout 'lines'", *says)(lambda kind=kind: Builder("t", "lines", frame(kind), 2))
+    case(f"{kind} as a bolt", "bolt 'b'", *says)(
+        lambda kind=kind: bolt(lambda b: b.shuffle_grouping("lines"), frame(kind))
+    )
+    case(f"{kind} as a source", "source 'a'", *says)(
+        lambda kind=kind: Builder("t", "lines", CompositeSpout({"a": frame(kind)}))
+    )
 
-    @case(f"{kind} as a bolt", "bolt 'b'", *says)
-    def _(kind: str = kind) -> Builder:
-        return bolt(lambda b: b.shuffle_grouping("lines"), frame(kind))
-
-    @case(f"{kind} as a source", "source 'a'", *says)
-    def _(kind: str = kind) -> Builder:
-        return Builder("t", "lines", CompositeSpout({"a": frame(kind)}))
-
-
-@case("class instead of object", "bolt 'b'", "got the class Pass", "write Pass(...)")
-def _() -> Builder:
-    return bolt(lambda b: b.shuffle_grouping("lines"), Pass)
-
-
-@case("csv without a file", "component 'lines'", "absent.csv cannot be read: No such file", "check that it exists")
-def _() -> Builder:
-    return Builder("t", "lines", FileSpout("/absent/absent.csv"))
+case("class instead of object", "bolt 'b'", "got the class Pass", "write Pass(...)")(
+    lambda: bolt(lambda b: b.shuffle_grouping("lines"), Pass)
+)
+case("csv without a file", "component 'lines'", "absent.csv cannot be read: No such file", "check that it exists")(
+    lambda: Builder("t", "lines", FileSpout("/absent/absent.csv"))
+)

@@ -84,12 +84,7 @@ def test_arguments_of_run(name, refused):
 TARGETS = {
     "missing source": ("bad_jobs:words('absent.txt')", 2, "SpoutError", "absent.txt cannot be read"),
     "undecodable source": ("bad_jobs:words('absent\\udcff.txt')", 2, "SpoutError", "cannot be read"),
-    "emit of a type": (
-        "bad_jobs:emits('object')",
-        2,
-        "EmitError",
-        "field 'line': a value of type object cannot be sent",
-    ),
+    "emit of a type": ("bad_jobs:emits('object')", 2, "EmitError", "field 'line': a value of type object cannot be"),
     "emit of nothing": ("bad_jobs:emits('')", 2, "EmitError", "expected 1 value"),
     "value of a type": ("bad_jobs:puts('words.txt')", 2, "StateError", "expected int, got str 'one'"),
     "exception": ("bad_jobs:emits('raise')", 1, "TopologyFailed", "emits[0] raised ValueError at "),
@@ -103,9 +98,8 @@ TARGETS = {
 @pytest.mark.parametrize("name", TARGETS)
 def test_targets_of_run(name, refused):
     target, *wanted = TARGETS[name]
-    code, kind, message = refused(
-        *run(target=target), changes=wanted[1] in ("EmitError", "StateError", "TopologyFailed")
-    )
+    changes = wanted[1] in ("EmitError", "StateError", "TopologyFailed")
+    code, kind, message = refused(*run(target=target), changes=changes)
     assert code == wanted[0]
     assert wanted[1] in kind
     assert wanted[2] in message
@@ -160,7 +154,6 @@ def test_readers(name, refused, in_tmp):
 
 @pytest.mark.integration
 def test_fault_points_of_the_environment(in_tmp):
-    """Invalid fault points in the environment are rejected when a run starts."""
     write_words(in_tmp / "words.txt")
     command = [sys.executable, "-m", "txstorm", *run("--json")]
     done = subprocess.run(command, env=environment(TXSTORM_FAULT="p6:die:1"), capture_output=True, text=True)

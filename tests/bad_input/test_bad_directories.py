@@ -6,18 +6,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from bad_input_cases import (
-    Says,
-    go,
-    listing,
-    logs,
-    refused,
-    rewrite,
-    run_words,
-    topology,
-    unchanged,
-    write_words,
-)
+from bad_input_cases import Says, go, listing, logs, refused, rewrite, run_words, topology, unchanged, write_words
 
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, LedgerCorrupt, SpoutError, TableCorrupt
@@ -62,7 +51,6 @@ def newer_ledger(data_dir):
 
 
 def entry(data_dir, path, value):
-    """Replace a ledger entry."""
     with closing(open_ledger(data_dir, create=False)) as ledger:
         ledger.commit([Put(path, value)])
 

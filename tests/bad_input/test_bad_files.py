@@ -122,14 +122,11 @@ def test_a_lock_that_is_no_regular_file_gives_no_lease(kind, data_dir):
     path = data_dir / "ledger.db.lock"
     NO_FILES[kind](path)
     with closing(open_ledger(data_dir, create=False)) as ledger:
-        with refused(Says(DataDirectoryError, str(path), "expected a lock file", "check the data directory")):
-            ledger.acquire("somebody")
-        with refused(Says(DataDirectoryError, str(path), "expected a lock file", "check the data directory")):
-            ledger.holder()
+        for call in (lambda: ledger.acquire("somebody"), ledger.holder):
+            with refused(Says(DataDirectoryError, str(path), "expected a lock file", "check the data directory")):
+                call()
     assert FileLease(data_dir / "absent.lock").holder() is None
 
-
-# -- lost, or of another moment ------------------------------------------------------------------------------------
 
 READ = {
     "state": lambda d: StateView(d, "counts").to_arrow(),
@@ -138,24 +135,12 @@ READ = {
     "history": read_directory_history,
     "snapshot": snapshot,
 }
-TOLD = [
-    ("state", "changes/counts"),
-    ("changes", "changes/counts"),
-    ("sink", "sinks/lines"),
-    ("history", "history"),
-    ("snapshot", "changes/counts"),
-    ("snapshot", "sinks/lines"),
-]
-
-
-def without_last_entry(table):
-    max((table / "_delta_log").glob("*.json")).unlink()
-
-
+TOLD = [(read, "changes/counts") for read in ("state", "changes", "snapshot")]
+TOLD += [("sink", "sinks/lines"), ("history", "history"), ("snapshot", "sinks/lines")]
 LOSSES = {
     "gone": shutil.rmtree,
     "no log": lambda table: shutil.rmtree(table / "_delta_log"),
-    "behind": without_last_entry,
+    "behind": lambda table: max((table / "_delta_log").glob("*.json")).unlink(),
 }
 
 
@@ -182,17 +167,14 @@ def test_no_reader_takes_tables_of_another_topology(read, data_dir, tmp_path):
 @pytest.mark.parametrize("read", ["state", "sink", "history", "snapshot"])
 def test_no_reader_takes_an_older_ledger(read, data_dir, stopped, tmp_path):
     shutil.copy(data_dir / "ledger.db", tmp_path / "ledger.db")
-    source = write_words(tmp_path / "words.txt", [*WORDS, "w1"])
-    shutil.copy(source, stopped / "words.txt")
+    shutil.copy(write_words(tmp_path / "words.txt", [*WORDS, "w1"]), stopped / "words.txt")
     try:
         go(topology(stopped / "words.txt"), data_dir)
     finally:
         write_words(stopped / "words.txt", WORDS)
     shutil.copy(tmp_path / "ledger.db", data_dir / "ledger.db")
-    says = Says(
-        TableCorrupt, str(data_dir), "at txid 27 of timeline 0, the ledger knows nothing after txid 26", "restore"
-    )
-    with refused(says):
+    found = "at txid 27 of timeline 0, the ledger knows nothing after txid 26"
+    with refused(Says(TableCorrupt, str(data_dir), found, "restore")):
         READ[read](data_dir)
 
 
@@ -216,8 +198,6 @@ def test_a_history_without_a_ledger_is_refused(data_dir, command):
     (data_dir / "ledger.db").unlink()
     assert "has no ledger" in command.refused("history", data_dir)
 
-
-# -- values of the ledger that nothing has checksums of, as in ZooKeeper and Delta -----------------------------------
 
 VALUES = {
     "no number": ("coordinator/currtx", "x"),

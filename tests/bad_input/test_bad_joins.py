@@ -1,7 +1,5 @@
 """Bad input of sides and interval joins: one clear error each, at the call or when the topology is built (U7, U8)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -21,8 +19,7 @@ def side(stream: str = "l", **more: Any) -> Side:
 
 
 def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options: Any) -> Any:
-    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS}))
     declarer = builder.set_bolt("join", IntervalJoin(left, right, **{"before": TEN, **options}), tasks)
     for stream in dict.fromkeys(("l", "r")):
         if group is None:
@@ -30,6 +27,14 @@ def build(left: Side, right: Side, tasks: int = 1, group: Any = "key", **options
         else:
             declarer.fields_grouping("feed", stream, [group])
     return builder.build_topology()
+
+
+def joined(**options: Any) -> IntervalJoin:
+    return IntervalJoin(side(), side("r"), **{"before": TEN, **options})
+
+
+def built(left: Any = (), right: Any = (), **options: Any) -> Any:
+    return build(side(**dict(left)), side("r", **dict(right)), **options)
 
 
 CALLS = {
@@ -46,21 +51,12 @@ CALLS = {
     "the time as text": (lambda: side(columns={"ts": str}), "'ts' is the time; expected int or datetime, got string"),
     "no side": (lambda: IntervalJoin("l", side("r"), before=TEN), "left: expected a Side, got 'l'"),  # type: ignore[arg-type]
     "no before": (lambda: IntervalJoin(side(), side("r")), "before is missing; .* kept forever"),
-    "inverted bounds": (
-        lambda: IntervalJoin(side(), side("r"), before=TEN, after=timedelta(milliseconds=-11)),
-        "the bounds are inverted: .* negative sum",
-    ),
-    "endless bounds": (
-        lambda: IntervalJoin(side(), side("r"), before=timedelta(milliseconds=10**15)),
-        "before: expected a duration shorter than 9999 years",
-    ),
-    "a cross join": (lambda: IntervalJoin(side(), side("r"), before=TEN, how="cross"), "no cross join"),
-    "a misspelt type": (lambda: IntervalJoin(side(), side("r"), before=TEN, how="lefft"), "did you mean 'left'"),
-    "nothing selected": (
-        lambda: IntervalJoin(side(), side("r"), before=TEN, select=[]),
-        r"select: expected a list of 'stream:field', got \[\]",
-    ),
-    "select as text": (lambda: IntervalJoin(side(), side("r"), before=TEN, select="l:id"), "list of 'stream:field'"),
+    "inverted bounds": (lambda: joined(after=timedelta(milliseconds=-11)), "the bounds are inverted: .* negative sum"),
+    "endless bounds": (lambda: joined(before=timedelta(10**7)), "before: expected a duration shorter than 9999 years"),
+    "a cross join": (lambda: joined(how="cross"), "no cross join"),
+    "a misspelt type": (lambda: joined(how="lefft"), "did you mean 'left'"),
+    "nothing selected": (lambda: joined(select=[]), r"select: expected a list of 'stream:field', got \[\]"),
+    "select as text": (lambda: joined(select="l:id"), "list of 'stream:field'"),
 }
 
 
@@ -73,33 +69,24 @@ BUILDS: dict[str, Any] = {
     "an unknown column": (lambda: build(side(columns={"x": int}), side("r")), "columns: there is no field 'x'"),
     "one stream twice": (lambda: build(side(), side()), "its sides are the same stream"),
     "a right side without partitions": (
-        lambda: build(side(), side("r", partition="part", partitions=[])),
+        lambda: built(right={"partition": "part", "partitions": []}),
         "never reports a position",
     ),
     "partitions without a field": (lambda: build(side(), side("r", partitions=["p"])), "never reports a position"),
     "grace on the left": (lambda: build(side(grace=TEN), side("r")), "grace is for the right side"),
     "another grouping": (lambda: build(side(), side("r"), 2, "id"), r"use fields_grouping\('feed', 'l', \['key'\]\)"),
     "a shuffle": (lambda: build(side(), side("r"), 2, None), "is grouped by shuffle, so rows of one key"),
-    "keys of different length": (
-        lambda: build(side(key=["key", "id"]), side("r")),
-        "the keys of its sides have 2 and 1 fields",
-    ),
+    "keys of different length": (lambda: built({"key": ["key", "id"]}), "the keys of its sides have 2 and 1 fields"),
     "keys of different types": (
         lambda: build(side(columns={"key": int}), side("r", columns={"key": str})),
         "the types int64 and string, so none would match",
     ),
-    "an unknown selected field": (
-        lambda: build(side(), side("r"), select=["l:idd"]),
-        "the side has no field 'idd'.*'id'",
-    ),
-    "an unknown selected stream": (
-        lambda: build(side(), side("r"), select=["q:id"]),
-        "'q:id' names no side of the join",
-    ),
+    "an unknown selected field": (lambda: built(select=["l:idd"]), "the side has no field 'idd'.*'id'"),
+    "an unknown selected stream": (lambda: built(select=["q:id"]), "'q:id' names no side of the join"),
     "a field without stream": (lambda: build(side(), side("r"), select=["id"]), "expected 'stream:field'"),
     "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "two fields 'l_id'; select each once"),
     "a right field of a semi join": (
-        lambda: build(side(), side("r"), how="semi", select=["r:id"]),
+        lambda: built(how="semi", select=["r:id"]),
         "the results have left fields only",
     ),
 }
@@ -115,8 +102,7 @@ def test_a_wrong_argument_is_refused_at_the_call_and_a_wrong_declaration_when_th
 
 def test_a_side_that_follows_a_full_join_can_never_report_a_position() -> None:
     """U8: unmatched right rows have no left time, and may come at any time."""
-    spout = FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS}))
     first = IntervalJoin(side(), side("r"), before=TEN, how="full", select=["l:key", "l:ts"])
     builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
     second = IntervalJoin(side("x"), Side("first", key="key", time="ts"), before=TEN)

@@ -1,7 +1,5 @@
 """Invalid arguments of Kafka spouts: rejected at once, with the expected form."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

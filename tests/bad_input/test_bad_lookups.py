@@ -3,8 +3,6 @@
 Tables that are lost or replaced during a run are in `tests/joins/test_lookup_joins.py`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +222,7 @@ TUPLES = {
 
 
 @pytest.mark.parametrize("name", TUPLES)
-def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
-    name: str, users: Path, tmp_path: Path
-) -> None:
+def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(name: str, users: Path, tmp_path: Path):
     bad, message = TUPLES[name]
 
     def made(**settings: Any) -> Topology:
@@ -241,8 +237,7 @@ def test_a_key_that_cannot_be_looked_up_ends_the_run_and_nothing_is_lost(
 def test_a_join_field_that_cannot_be_a_key_names_the_tuple(tmp_path: Path) -> None:
     builder = TransactionalTopologyBuilder("t", "feed", MemoryTransactionalSpout([[("a", 1)]], ("n", "id")))
     builder.set_bolt("listing", Map(lambda row: (row["n"], [row["id"]]), "n", "k")).global_grouping("feed")
-    bolt = JoinBolt("listing", "k").with_tumbling_window(TEN)
-    builder.set_bolt("j", bolt).global_grouping("listing")
+    builder.set_bolt("j", JoinBolt("listing", "k").with_tumbling_window(TEN)).global_grouping("listing")
     made = builder.build_topology()
     message = (
         r"j\[0\] raised StateError: list \[1\] cannot be part of a key; .* join field listing:k; it was given .*k=\[1\]"

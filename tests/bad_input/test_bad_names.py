@@ -42,8 +42,6 @@ def test_a_name_that_is_taken_is_one_step_down_whatever_it_is_made_of(tmp_path):
 
 
 def named(topology_id="words", spout="lines", bolt="keep", state="counts", sink="out") -> None:
-    """Build a topology whose components and tables have the given names."""
-
     class Named(Keep):
         pass
 

@@ -22,6 +22,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.results.read import read_sink, read_state
 
 FOREIGN = DataDirectoryError
+DEAD = {"owner": "words", "pid": os.getpid(), "host": socket.gethostname(), "since": "2020-01-01T00:00:00"}
 ALL = [{"word": "a", "n": 2}, {"word": "b", "n": 1}, {"word": "c", "n": 1}]
 
 
@@ -72,8 +73,7 @@ def test_a_path_that_tables_cannot_have(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["100%", "a%zz", "q?#*[x]", "ü 'a' \"b\" ;&$", "co:lon"])
 def test_a_path_that_only_looks_odd(name, tmp_path):
-    place = run_words(tmp_path, name)
-    assert read_state(place, "counts").num_rows == len(set(WORDS))
+    assert read_state(run_words(tmp_path, name), "counts").num_rows == len(set(WORDS))
     assert {path.name for path in tmp_path.iterdir()} == {name, "words.txt"}
 
 
@@ -89,9 +89,6 @@ def test_the_directory_of_another_topology(tmp_path):
     says = Says(FOREIGN, str(data_dir), "belongs to topology 'words', not to 'letters'", "choose another --data-dir")
     with unchanged(data_dir), refused(says):
         go(topology(tmp_path / "words.txt", id="letters"), data_dir)
-
-
-# -- the lease -----------------------------------------------------------------------------------------------------
 
 
 def test_a_directory_that_another_process_runs_in(tmp_path):
@@ -110,23 +107,19 @@ def test_a_directory_that_another_process_runs_in(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\xff\x00garbage", b"[1, 2]", b"{}", b'{"owner": 1, "pid": "x", "host": [], "since": null}'],
-    ids=["garbage", "list", "empty", "types"],
+    [
+        b"\xff\x00garbage",
+        b"[1, 2]",
+        b"{}",
+        b'{"owner": 1, "pid": "x", "host": [], "since": null}',
+        json.dumps(DEAD).encode(),
+    ],
+    ids=["garbage", "list", "empty", "types", "a dead process"],
 )
 def test_what_a_lock_file_holds_means_nothing_without_a_lock(content, tmp_path):
     data_dir = run_words(tmp_path)
     (data_dir / "ledger.db.lock").write_bytes(content)
     assert go(topology(tmp_path / "words.txt"), data_dir) == 4
-
-
-def test_the_lock_of_a_dead_process_means_nothing(tmp_path):
-    data_dir = run_words(tmp_path)
-    holder = {"owner": "words", "pid": os.getpid(), "host": socket.gethostname(), "since": "2020-01-01T00:00:00"}
-    (data_dir / "ledger.db.lock").write_text(json.dumps(holder))
-    assert go(topology(tmp_path / "words.txt"), data_dir) == 4
-
-
-# -- decided, then refused -----------------------------------------------------------------------------------------
 
 
 def decided(tmp_path):
@@ -145,9 +138,6 @@ def test_a_decided_transaction_is_published_before_a_changed_declaration_is_refu
     assert read_state(data_dir, "counts").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
     assert go(topology(tmp_path / "words.txt"), data_dir) == 4
     assert read_state(data_dir, "counts").to_pylist() == ALL
-
-
-# -- permissions and disks -----------------------------------------------------------------------------------------
 
 
 def as_nobody(*arguments):
@@ -238,7 +228,6 @@ def small_disk(place, size):
 
 
 def check_full(made, data_dir):
-    """Check that the run fails with one error that reports the full disk."""
     with pytest.raises(TxstormError) as caught:
         go(made, data_dir)
     assert type(caught.value) in (TxstormError, DataDirectoryError, BlockedError)
@@ -247,7 +236,6 @@ def check_full(made, data_dir):
 
 
 def check_goes_on(made, data_dir, lines):
-    """Check that the next run continues normally."""
     assert go(made, data_dir) == 2
     assert read_sink(data_dir, "lines")["line"].to_pylist() == lines
 

@@ -74,9 +74,6 @@ def test_a_source_that_is_gone_when_the_run_goes_on(tmp_path):
         go(made, data_dir)
 
 
-# -- changed since it was planned ----------------------------------------------------------------------------------
-
-
 CHANGED = {
     "other bytes": (lambda path: path.write_text("a\nb\nx\nc\n"), "range 4-6 changed since its range was planned"),
     "truncated": (lambda path: path.write_text("a\nb\n"), "range 4-6 changed since its range was planned"),

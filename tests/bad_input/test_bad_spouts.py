@@ -52,8 +52,6 @@ def test_a_good_one(tmp_path):
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
 
 
-# -- metadata ------------------------------------------------------------------------------------------------------
-
 ENDLESS: list = []
 ENDLESS.append(ENDLESS)
 METADATA = {
@@ -130,8 +128,6 @@ def test_what_a_partitioned_spout_returns(name, tmp_path, make_engine):
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
 
-# -- exceptions ----------------------------------------------------------------------------------------------------
-
 RAISING = ["check", "coordinator", "emitter", "initialize_transaction", "is_ready", "payload", "latest", "reached"]
 
 
@@ -163,7 +159,6 @@ def test_a_coordinator_that_fails_for_a_while_is_asked_again(tmp_path):
 
 
 def test_a_transactional_spout_that_replays_another_batch(tmp_path):
-    """A transactional spout whose replay differs from the first emission is detected by its digests."""
     counter = tmp_path / "emissions"
 
     def emit(self, attempt, metadata, collector):
@@ -187,9 +182,6 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
     with refused(says):
         run(changed(emit_batch=emit), tmp_path / "data", keep=FailOnce)
     assert read_state(tmp_path / "data", "counts").num_rows == 0
-
-
-# -- partitions that go away ---------------------------------------------------------------------------------------
 
 
 class Counted(OneClass):
@@ -258,9 +250,6 @@ def test_a_partition_of_an_opaque_spout_that_goes_away_is_said_once_and_kept(tmp
     assert said[0].startswith("spout 'lines': away: partition 1; positions are kept ({'1': ")
     assert said[1] == "spout 'lines': back: partition 1"
     assert sum("away" in record.getMessage() for record in caplog.records) == 1
-
-
-# -- emitting for another txid ------------------------------------------------------------------------------------
 
 
 def test_an_emitter_that_emits_for_another_txid(tmp_path):

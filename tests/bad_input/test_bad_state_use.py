@@ -139,22 +139,17 @@ def test_a_use_against_the_declaration(name, tmp_path):
 
 @pytest.mark.parametrize("at", ["prepare", "execute"])
 def test_state_outside_finish_batch(at, tmp_path):
-    says = Says(
-        StateError, f"state 'counts' of {WHERE}", "used outside finish_batch", "collect in execute, write there"
-    )
-    with refused(says):
+    outside = "used outside finish_batch"
+    with refused(Says(StateError, f"state 'counts' of {WHERE}", outside, "collect in execute, write there")):
         go(topology(Use(lambda c: c.state("counts").get("a"), at)), tmp_path / "data")
-    says = Says(StateError, f"sink 'out' of {WHERE}", "used outside finish_batch", "append them in finish_batch")
-    with refused(says):
+    with refused(Says(StateError, f"sink 'out' of {WHERE}", outside, "append them in finish_batch")):
         go(topology(Use(lambda c: c.sink("out").append("a", 1), at)), tmp_path / "other")
     assert nothing_kept(tmp_path / "data")
 
 
 def test_a_key_that_two_tasks_change(tmp_path):
-    says = Says(
-        StateError, "state 'counts', txid 1: key 'kept'", "keep[0], keep[1]", "use fields_grouping on the state's"
-    )
-    with refused(says):
+    thing = "state 'counts', txid 1: key 'kept'"
+    with refused(Says(StateError, thing, "keep[0], keep[1]", "use fields_grouping on the state's")):
         go(topology(Use(), parallelism=2), tmp_path / "data")
     assert nothing_kept(tmp_path / "data")
 
@@ -175,8 +170,6 @@ def test_state_in_the_processing_phase(tmp_path, make_engine):
         go(topology(Use(), before=Peek()), tmp_path / "data", make_engine())
     assert nothing_kept(tmp_path / "data")
 
-
-# -- drift ---------------------------------------------------------------------------------------------------------
 
 DRIFT = {
     "added": ({"word": str}, {"n": int, "mean": float}, "column 'mean' (double) is declared, but the table has none"),

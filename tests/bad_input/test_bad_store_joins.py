@@ -1,7 +1,5 @@
 """Bad input of external store joins: one clear error each, at the call or at the build; nothing is lost."""
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 
@@ -74,24 +72,23 @@ def reads_both(declarer):
 
 FILL = ("fill", feed(), by_key("feed", "r"))
 SYNC = ("sync", DataDelaySync(LEFT), reads_both)
+
+
+def filled(**right):
+    side = Side("feed", "r", **{"key": "key", "time": "ts", "id": "id", **right})
+    return [("fill", feed(right=side), by_key("feed", "r"))]
+
+
+def matched(**options):
+    return [FILL, SYNC, ("match", match(**options), by_key("sync"))]
+
+
 TOPOLOGIES = [
-    (
-        [("fill", feed(right=Side("feed", "r", key="key", time="ts")), by_key("feed", "r"))],
-        "StoreFeed: the right side has no id",
-    ),
-    (
-        [("fill", feed(right=Side("feed", "r", key="kee", time="ts", id="id")), by_key("feed", "r"))],
-        "key: stream 'r' of 'feed' has no field 'kee' (did you mean 'key'?)",
-    ),
-    (
-        [("fill", feed(right=Side("feed", "r", key="key", time="time", id="id")), by_key("feed", "r"))],
-        "time: stream 'r' of 'feed' has no field 'time'",
-    ),
+    (filled(id=None), "StoreFeed: the right side has no id"),
+    (filled(key="kee"), "key: stream 'r' of 'feed' has no field 'kee' (did you mean 'key'?)"),
+    (filled(time="time"), "time: stream 'r' of 'feed' has no field 'time'"),
     ([("fill", feed(), by_key("feed", "l"))], "the right side is stream 'r' of 'feed', but the component reads 'feed'"),
-    (
-        [("fill", feed(right=Side("feed", "r", key="key", time="ts", id="id", partitions=[])), by_key("feed", "r"))],
-        "such a side never reports a position",
-    ),
+    (filled(partitions=[]), "such a side never reports a position"),
     ([FILL, ("other", feed(), by_key("feed", "r"))], "fills the same store"),
     ([("sync", DataDelaySync(LEFT), by_key("feed", "l"))], "nothing tells how far the right side has been consumed"),
     (
@@ -102,21 +99,15 @@ TOPOLOGIES = [
         [FILL, ("sync", DataDelaySync(LEFT), lambda one: by_key("feed", "l")(one).shuffle_grouping("feed", "r"))],
         "the component also reads stream 'r' of 'feed', which it does not use",
     ),
-    ([FILL, SYNC, ("match", match(select=["left:nr"]), by_key("sync"))], "the side has no field 'nr'"),
-    ([FILL, SYNC, ("match", match(select=["r:nr"]), by_key("sync"))], "the side has no field 'nr'"),
-    ([FILL, SYNC, ("match", match(select=["x:id"]), by_key("sync"))], "'x:id' names no side of the join"),
-    ([FILL, SYNC, ("match", match(select=["id"]), by_key("sync"))], "expected 'stream:field'"),
-    ([FILL, SYNC, ("match", match(select=["left:id", "left:id"]), by_key("sync"))], "the results have two fields"),
+    (matched(select=["left:nr"]), "the side has no field 'nr'"),
+    (matched(select=["r:nr"]), "the side has no field 'nr'"),
+    (matched(select=["x:id"]), "'x:id' names no side of the join"),
+    (matched(select=["id"]), "expected 'stream:field'"),
+    (matched(select=["left:id", "left:id"]), "the results have two fields"),
+    (matched(select=["right:id"], how="anti"), "the results have left fields only"),
+    (matched(store=MemoryStore()), "the fields of the store's rows are not known"),
     (
-        [FILL, SYNC, ("match", match(select=["right:id"], how="anti"), by_key("sync"))],
-        "the results have left fields only",
-    ),
-    (
-        [FILL, SYNC, ("match", match(store=MemoryStore()), by_key("sync"))],
-        "the fields of the store's rows are not known",
-    ),
-    (
-        [FILL, SYNC, ("match", match(left=Side("sync", key=["key", "part"], time="ts")), by_key("sync"))],
+        matched(left=Side("sync", key=["key", "part"], time="ts")),
         "different numbers of fields, so none match: ['key', 'part'] here, ['key'] in 'fill'",
     ),
 ]
@@ -137,27 +128,20 @@ def test_positions_must_reach_all_tasks():
 
 def test_settings_that_lose_matches_are_accepted_with_a_warning():
     options = {"before": Duration.seconds(20), "after": Duration.seconds(5)}
-    topology = build(bolts=[FILL, SYNC, ("match", match(**options), by_key("sync"))])
+    topology = build(bolts=matched(**options))
     assert [one for one in topology.warnings if "component 'match'" in one] == [
         "component 'match': StoreJoin: after is 0:00:05, but 'sync' holds rows with an after of 0:00:00, so that later "
         "matches are missed; give both the same after",
         "component 'match': StoreJoin: before is 0:00:20, but 'fill' retains rows for 0:00:00.009000, so that earlier "
         "matches are missed; retain them for before, and as much as left rows may lag",
     ]
-    assert not build(bolts=[FILL, SYNC, ("match", match(), by_key("sync"))]).warnings
+    assert not build(bolts=matched()).warnings
 
 
 class Plain(JoinStore):
     """Store without a mark."""
 
-    def put_many(self, rows):
-        STORE.put_many(rows)
-
-    def get_many(self, keys, start, end):
-        return STORE.get_many(keys, start, end)
-
-    def expire(self, before):
-        STORE.expire(before)
+    put_many, get_many, expire = map(staticmethod, (STORE.put_many, STORE.get_many, STORE.expire))
 
 
 def test_a_store_without_a_mark_is_accepted_with_a_warning():
@@ -219,10 +203,9 @@ class Half(Counting):
 
 
 def test_a_store_that_answers_half_a_batch_is_an_error():
+    message = "get_many of Half gave nothing for key 'b'; expected its rows"
     with TopologyTestDriver(joiner(Half(), lambda: 500), settings={"on_error": "fail_topology"}) as driver:
-        with pytest.raises(
-            (TopologyFailed, StateError), match="get_many of Half gave nothing for key 'b'; expected its rows"
-        ):
+        with pytest.raises((TopologyFailed, StateError), match=message):
             commit(driver, {"l": [("a", 100, "l1", "l0"), ("b", 100, "l2", "l0")]})
 
 
@@ -232,10 +215,7 @@ def test_a_store_that_answers_half_a_batch_is_an_error():
         (5, "get_many of Answers gave nothing for key 'a'; expected its rows"),
         ({"a": "text"}, "get_many of Answers gave 'text' for key 'a'; expected its rows, as .*check_join_store checks"),
         ({"a": [(1, 2)]}, r"get_many of Answers gave \[\(1, 2\)\] for key 'a'"),
-        (
-            {"a": [StoreRow("a", "r1", 95_000, "text")]},
-            "row 'r1' of key 'a' in the store has the value 'text', expected",
-        ),
+        ({"a": [StoreRow("a", "r1", 95_000, "text")]}, "'r1' of key 'a' in the store has the value 'text', expected"),
     ],
 )
 def test_a_store_that_answers_garbage_is_an_error(answer, said):
@@ -262,8 +242,7 @@ def test_a_feed_that_the_code_no_longer_has_must_be_dropped_by_name(tmp_path):
     with TopologyTestDriver(net(store), data_dir=tmp_path) as driver:
         commit(driver, {"r": [("a", 95, "r1", "r0")]})
     builder = TransactionalTopologyBuilder("whole", "feed", FeedSpout({"l": FIELDS, "r": FIELDS}))
-    sync = DataDelaySync(LEFT, report=lambda: None)
-    builder.set_bolt("sync", sync).fields_grouping("feed", "l", ["key"])
+    builder.set_bolt("sync", DataDelaySync(LEFT, report=lambda: None)).fields_grouping("feed", "l", ["key"])
     builder.set_bolt("match", match(store=store, select=BOTH)).fields_grouping("sync", ["key"])
     with pytest.raises(StateError, match="--drop"):
         TopologyTestDriver(builder.build_topology(), data_dir=tmp_path)

@@ -4,8 +4,6 @@ Wrong declarations are in `tests/windows/test_window_declarations.py`, and anoth
 start in `tests/windows/test_window_starts.py`.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,14 +13,7 @@ from typing import Any
 import pytest
 from window_bolts import Emitting
 
-from txstorm import (
-    Count,
-    Duration,
-    StatefulBolt,
-    TransactionalTopologyBuilder,
-    WindowAggregate,
-    run,
-)
+from txstorm import Count, Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import TopologyFailed, TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
@@ -139,14 +130,8 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tasks: int
     handle = run(made, engine="local", data_dir=tmp_path, end_of_input=True)
     with pytest.warns(UserWarning, match="1 record is left out|left out"):
         handle.awaitTermination(120)
-    kept = "".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())
-    assert sorted(kept) == ["a", "b", "d"]
-    letters = read_letters(tmp_path)
-    assert letters is not None
-    assert letters.num_rows == 1
-
-
-# -- stateful bolts ----------------------------------------------------------------------------------------------------
+    assert sorted("".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())) == ["a", "b", "d"]
+    assert read_letters(tmp_path).num_rows == 1
 
 
 class Numbers(StatefulBolt):

@@ -27,7 +27,6 @@ ROWS, NAMES = 240_000, ("join-wide", "join-narrow")
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Mapping[str, Mapping[str, Any]]]:
-    """Yield the rows of both forms."""
     with ExitStack() as stack:
         yield {name: stack.enter_context(stored(name, ROWS)) for name in NAMES}
 
@@ -93,9 +92,7 @@ def test_a_digest_tells_other_pairs_of_the_same_ids():
 
 @pytest.mark.parametrize("work", [join_loop.work, join_arrays.work], ids=["dicts", "arrays"])
 @pytest.mark.parametrize("name", NAMES)
-def test_results_of_loops_by_hand_are_right(
-    work: Any, name: str, sources: Mapping[str, Mapping[str, Any]], tmp_path: Path
-):
+def test_results_of_loops_by_hand_are_right(work, name, sources, tmp_path):
     asked = job(name, sources[name], tmp_path)
     outcome: Outcome = work(asked)
     assert (outcome.txids, outcome.tuples) == (6, ROWS)
@@ -128,15 +125,11 @@ def test_a_wrong_digest_is_reported(sources: Mapping[str, Mapping[str, Any]], tm
 
 def test_every_peer_of_joins_has_a_figure():
     compared = {one.name: one for one in COMPARISONS if one.workload == "joins"}
-    judged = {need for one in FIGURES for need in one.needs}
-    assert {*compared} <= judged
+    assert {*compared} <= {need for one in FIGURES for need in one.needs}
     for name in ("join-wide", "join-narrow"):
         peers = {entry.name for entry in compared[name].entries}
         assert {"flink", "flink, RocksDB", "join-structured", "join-bytewax", "join-loop", "join-arrays"} <= peers
         assert sum(name in one.needs for one in FIGURES) == 6
-
-
-# --- without peers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -32,12 +32,8 @@ EVENTS = 250_000
 
 @pytest.fixture(scope="module")
 def sources() -> Iterator[Mapping[str, Mapping[str, Any]]]:
-    """Yield the events of every form."""
     with ExitStack() as stack:
         yield {form: stack.enter_context(stored(form, EVENTS)) for form in events.FORMS}
-
-
-# --- events -----------------------------------------------------------------------------------------------------------
 
 
 def test_events_are_a_function_of_their_place():
@@ -74,9 +70,6 @@ def test_stored_events_are_read_in_parts_and_hot_auctions_are_a_thousand(sources
     parts = [read(sources["nexmark"], part, "time", "price") for part in (range(400), range(400, 1000))]
     for name, column in whole.items():
         assert np.concatenate([part[name] for part in parts]).tolist() == column.tolist()
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def by_hand(name: str, source: Mapping[str, Any]) -> dict[tuple[int, int], tuple[int, int]]:
@@ -145,9 +138,6 @@ def test_a_wrong_digest_is_reported(sources: Mapping[str, Mapping[str, Any]], tm
     (tmp_path / DIGEST).write_text(json.dumps([1, 2, 3]))
     with pytest.raises(WrongResult, match=r"flink, q7 of 250,000 events: WRONG: expected .*, got \[1, 2, 3\]"):
         compare("flink", "q7", EVENTS, sources["nexmark"], tmp_path)
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_side_has_no_figures(tmp_path: Path):

@@ -44,9 +44,6 @@ def quiet(text: str) -> None:
     """Discard a progress message."""
 
 
-# --- the input and the exactness check --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keys", [10_000, 1_000_000])
 def test_ranks_of_words_can_be_recovered(keys: int):
     ranks = np.array([0, 1, keys - 1, 4711])
@@ -102,8 +99,6 @@ def test_counts_may_be_stored_as_text(tmp_path: Path):
     with pytest.raises(Inexact, match="the total: expected 31, got 30"):
         check("storm", job)
 
-
-# --- sides ------------------------------------------------------------------------------------------------------------
 
 ALONE = {"max_group_txids": 1}
 RECORDED = [Entry("txstorm", (9, 0), (6, 0), form=form, label=form) for form in ("recorded", "stages", "jobs")]
@@ -231,9 +226,6 @@ def test_a_side_is_warm_once_its_commit_times_are_steady():
     assert not steady([100.0, 100.0])
 
 
-# --- figures and reports ----------------------------------------------------------------------------------------------
-
-
 def outcome(txids_s: float) -> Outcome:
     return Outcome(seconds=1.0, cpu=2.0, txids=int(txids_s), tuples=1000 * int(txids_s), commits_ms=[4.0])
 
@@ -314,9 +306,6 @@ def test_the_page_links_to_notes_on_figures(results: Results, tmp_path: Path):
 def test_unknown_names_are_rejected(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str):
     assert main(["--quick", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-# --- without peers ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -67,7 +67,6 @@ def txstorm(*arguments: str) -> Ended:
 
 
 def python(*arguments: str, **environment: str) -> Ended:
-    """Run a new interpreter, which has loaded nothing yet."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
     return Ended(done.returncode, done.stdout, done.stderr)
@@ -86,9 +85,6 @@ def slow_run(txid: int, **environment: str) -> Iterator[Program]:
         yield process
     finally:
         process.kill()
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 def counts() -> dict[str, int]:
@@ -163,8 +159,6 @@ def test_output_of_user_code_precedes_that_of_the_command(project: Path):
     assert "oh" in failed.stdout
 
 
-# --- dependencies -----------------------------------------------------------------------------------------------------
-
 WITHOUT = """
 import sys
 
@@ -221,9 +215,6 @@ def test_a_closed_output_pipe_is_not_an_error():
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.strip() in ("0", "1")
-
-
-# --- Spark ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

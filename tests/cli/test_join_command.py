@@ -1,7 +1,5 @@
 """``txstorm join``: positions, what holds a join back, and the history of a key: why was this pair not joined?"""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """``txstorm rewind --to-time``: the transaction that it goes to, the positions it shows, and what it refuses."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -86,8 +84,7 @@ def test_the_positions_as_of_it_are_shown(clicks, command: Commands):
         ("sum-l", "1", at(3).isoformat()),
         ("sum-r", "0", at(1).isoformat()),
     }
-    milliseconds = int(at(14).timestamp() * 1000)
-    out = command.printed("rewind", clicks, "--to-time", milliseconds, "--dry-run")
+    out = command.printed("rewind", clicks, "--to-time", int(at(14).timestamp() * 1000), "--dry-run")
     assert "clicks: txid 2 is the last one before 2026-01-31T12:00:14+00:00; the positions as of it:" in out
     assert "feed/l" in out
     code, out, err = command("rewind", clicks, "--to-time", at(14).isoformat())

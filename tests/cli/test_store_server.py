@@ -1,7 +1,5 @@
 """``txstorm store-server``: what it prints, the free port, tokens, and what it refuses."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket

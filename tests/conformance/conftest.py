@@ -1,7 +1,5 @@
 """Fixtures of conformance tests: a world with batches of two lines, and runs of a topology over it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

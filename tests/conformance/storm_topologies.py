@@ -1,7 +1,5 @@
 """Topologies from Storm's own tests and from the worked examples in its documentation."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from spout_samples import OpaquePartitionedSpout
@@ -98,7 +96,6 @@ def transactional_topology(more=None):
 
 
 def opaque_topology():
-    """Build Storm's test-opaque-transactional-topology."""
     spout = OpaqueMemoryTransactionalSpout({0: ["dog", "cat", "apple", "dog"]}, ["word"], take=2)
     builder = TransactionalTopologyBuilder("opaque", "spout", spout, 2)
     builder.set_committer_bolt("count", SumByWord(), 2).fields_grouping("spout", ["word"])
@@ -106,7 +103,6 @@ def opaque_topology():
 
 
 def restart_topology():
-    """Build Storm's test-transactional-topology-restart."""
     spout = MemoryTransactionalSpout({0: ["a", "b", "c", "d"], 1: ["d", "c"]}, ["word"], take=3)
     builder = TransactionalTopologyBuilder("restart", "spout", spout, 2)
     builder.set_committer_bolt("count", CountAll(), 2).global_grouping("spout")
@@ -138,7 +134,6 @@ def late_commit():
 
 
 def no_phantom_batch():
-    """Build opaque spout → batch bolt → committer → batch bolt."""
     builder = TransactionalTopologyBuilder("phantom", "spout", NumbersFromTasks())
     builder.set_bolt("P", CountAll()).global_grouping("spout")
     builder.set_bolt("F", Sum()).global_grouping("P")

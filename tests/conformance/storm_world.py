@@ -4,8 +4,6 @@ Workers of both engines run on this machine, so they and the test share files in
 log per partition, a log of notes, and *tickets*, each of which makes one operation fail once.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -37,11 +35,7 @@ PENDING = {"max_spout_pending": 4, "max_pack_txids": 2}
 
 
 class World:
-    """The directory that a test shares with its topology.
-
-    Attributes:
-        handle: the run, set in the test process only; when it ends, all waits end.
-    """
+    """The directory that a test shares with its topology; in the test process it has the `handle` of the run."""
 
     handle = None
 
@@ -51,8 +45,6 @@ class World:
 
     def __reduce__(self):
         return World, (self.directory,)
-
-    # -- notes
 
     def note(self, *words) -> None:
         line = json.dumps(words) + "\n"
@@ -64,8 +56,6 @@ class World:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         notes = [json.loads(line) for line in lines]
         return [note for note in notes if first in (None, note[0])]
-
-    # -- tickets
 
     def ticket(self, name: str, times: int = 1) -> None:
         for number in range(times):
@@ -94,8 +84,6 @@ class World:
                 raise AssertionError(f"waited {PATIENCE} s for {what}; notes: {self.notes()}")
             time.sleep(0.005)
 
-    # -- holds
-
     def hold(self, txid: int, *, fails: bool = False) -> None:
         """Let `Keep` wait in the commit of a txid until it is released, and perhaps fail once then."""
         (self.directory / f"hold-{txid}").touch()
@@ -111,8 +99,6 @@ class World:
         (self.directory / f"hold-{txid}").unlink(missing_ok=True)
         self.ticket(f"release-{txid}")
 
-    # -- the source
-
     def append(self, partition: int, *lines: str) -> None:
         with open(self.directory / f"p{partition}.log", "a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
@@ -126,7 +112,6 @@ class World:
 
     @property
     def amount(self) -> int:
-        """Maximum number of lines per partition in a batch."""
         return int((self.directory / "amount").read_text())
 
     @amount.setter
@@ -156,9 +141,6 @@ def fail_on(world: World, place: str, attempt) -> None:
         raise ReportedFailedException(f"{place} of {attempt.txid}")
     if world.take(f"{place}-{attempt.txid}-other"):
         raise ValueError(f"{place} of {attempt.txid}")
-
-
-# --- spouts -----------------------------------------------------------------------------------------------------------
 
 
 class PlainLog(OfWorld, PlainSpout):
@@ -270,9 +252,6 @@ class OpaqueLog(OfWorld, OpaquePartitionedTransactionalSpout, OpaquePartitionedE
         return {"end": end}
 
 
-# --- bolts ------------------------------------------------------------------------------------------------------------
-
-
 class Watch(OfWorld, BatchBolt):
     """A batch bolt that emits its tuples in `finish_batch`, records its calls, and fails if a ticket requests it."""
 
@@ -326,9 +305,6 @@ class Keep(Watch, Committer):
             fail_on(self.world, "after-hold", self.attempt)
 
 
-# --- runs -------------------------------------------------------------------------------------------------------------
-
-
 def start_net(
     world: World, data_dir: Path, make_engine: Callable[[], Engine], spout, *, tasks=1, settings=PENDING, **options
 ) -> RunHandle:
@@ -352,7 +328,6 @@ def finished(handle: RunHandle) -> None:
 
 
 def lines_by_txid(data_dir: Path) -> dict[int, list[str]]:
-    """Return the lines that `Keep` has stored with each txid."""
     found: dict[int, list[str]] = {}
     for row in read_sink(data_dir, "rows").to_pylist():
         found.setdefault(row["_txid"], []).append(row["line"])

@@ -1,7 +1,5 @@
 """Spouts whose emitters take part in the commit phase (Storm's ICommitterTransactionalSpout), on both engines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -61,14 +59,8 @@ def test_every_emitter_commits_in_txid_order_before_the_committers(start, world,
     assert handle.awaitTermination(120)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b", "A", "B"], 2: ["c", "d"], 3: ["e", "f"]}
     check_told(world, tmp_path / "data")
-    assert [(note[1], note[3], note[4]) for note in world.notes("commit")] == [
-        (1, 0, ["a", "b"]),
-        (1, 1, ["A", "B"]),
-        (2, 0, ["c", "d"]),
-        (2, 1, None),
-        (3, 0, ["e", "f"]),
-        (3, 1, None),
-    ]
+    commits = [(note[1], note[3], note[4]) for note in world.notes("commit")]
+    assert commits == [(1, 0, [*"ab"]), (1, 1, [*"AB"]), (2, 0, [*"cd"]), (2, 1, None), (3, 0, [*"ef"]), (3, 1, None)]
     # One emitter per task in the driver, closed at the end; those in the workers are closed with their jobs.
     assert world.notes("closed")[-2:] == [["closed", 0], ["closed", 1]]
     assert {one.group for one in handle.recentProgress} == {1}
@@ -135,8 +127,7 @@ def test_item_58_after_a_stop_nobody_commits_what_nobody_remembers(start_on_thre
     world.wait(lambda: any(note[1] == 4 for note in world.notes("emitted")), "the emission of 4")
     world.release(2)
     handle.stop()
-    done = handle.committed
-    assert done < 4
+    assert handle.committed < 4
     assert start_on_threads(Told, available_now=True).awaitTermination(120)
     assert lines_by_txid(tmp_path / "data") == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"], 4: ["g", "h"]}
     check_told(world, tmp_path / "data")
@@ -173,9 +164,6 @@ def test_a_committer_spout_among_several_sources(start, world, tmp_path) -> None
 
 
 def test_such_a_topology_is_external(world) -> None:
-    builder = TransactionalTopologyBuilder("told", "log", Told(world))
-    assert builder.build_topology().external
-    builder = TransactionalTopologyBuilder("told", "log", CompositeSpout({"log": Told(world)}))
-    assert builder.build_topology().external
-    builder = TransactionalTopologyBuilder("told", "log", MemoryTransactionalSpout([[]], "word"))
-    assert not builder.build_topology().external
+    spouts = Told(world), CompositeSpout({"log": Told(world)}), MemoryTransactionalSpout([[]], "word")
+    builders = [TransactionalTopologyBuilder("told", "log", spout) for spout in spouts]
+    assert [builder.build_topology().external for builder in builders] == [True, True, False]

@@ -1,7 +1,5 @@
 """Composite spouts over sources of every kind, ready or not, failing or stopped, on both engines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -90,34 +88,22 @@ def test_with_an_opaque_source_a_replay_may_be_another_batch_of_each(start_on_th
 
 
 @pytest.mark.parametrize("late", ["plain", "parted", "opaque"])
-def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(
-    late, start_on_threads, worlds, batches
-) -> None:
+def test_a_source_that_is_not_ready_gives_nothing_and_keeps_its_position(late, start_on_threads, worlds, batches):
     other = "parted" if late == "plain" else "plain"
     worlds[late].append(0, *"abcd")
     worlds[other].append(0, *"ABCDEFGH")
     spout = sources(worlds, late, other)
-    handle = start_on_threads(spout, until_txid=1)
-    finished(handle)
-    hide = {"opaque": hide_opaque}.get(late, hide_others)
-    show = hide(worlds[late])
+    finished(start_on_threads(spout, until_txid=1))
+    log, away = (worlds[late].directory / name for name in ("p0.log", "away"))
+    if late == "opaque":  # it is always ready, its partition need not be there
+        log.rename(away)
+    else:
+        worlds[late].ticket("not-ready", times=2)
     finished(start_on_threads(spout, until_txid=3))
-    show()
+    if late == "opaque":
+        away.rename(log)
     finished(start_on_threads(spout, until_txid=4))
     assert batches() == {1: "abAB", 2: "CD", 3: "EF", 4: "cdGH"}
-
-
-def hide_others(world: World) -> Callable[[], None]:
-    """Make the source of `world` not ready for two transactions, even after a restart; return the undo function."""
-    world.ticket("not-ready", times=2)
-    return lambda: None
-
-
-def hide_opaque(world: World) -> Callable[[], None]:
-    """Make a partition of the opaque log, which is always ready, unavailable; return the undo function."""
-    log = world.directory / "p0.log"
-    log.rename(world.directory / "away")
-    return lambda: (world.directory / "away").rename(log) and None
 
 
 def test_none_ready_is_not_ready(start_on_threads, worlds, batches) -> None:

@@ -1,7 +1,5 @@
 """T49: one batch of a thousand tuples takes a thousandth of the database calls that a thousand batches of one take."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

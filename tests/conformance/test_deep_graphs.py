@@ -1,7 +1,5 @@
 """Deep graphs: a pack of transactions is always a single Spark job, regardless of the depth of the graph."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

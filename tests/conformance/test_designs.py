@@ -4,8 +4,6 @@ T5: one tuple per transaction. T6: one batch after the other. T7 and T23: proces
 a committer's `execute` belongs to neither: only its `finish_batch` waits for its turn.
 """
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 
@@ -93,7 +91,6 @@ def start_behind_1(world: World, data_dir: Path, ticket: str = "", times: int = 
 
 
 def await_execution(world: World, *txids: int) -> None:
-    """Wait until committers have executed these txids."""
     world.wait(lambda: {*txids} <= {note[1] for note in world.notes("executed")}, f"the execution of {txids}")
 
 

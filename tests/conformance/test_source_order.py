@@ -1,7 +1,5 @@
 """Order of rows: receivers get what the source has, in its order, with any grouping and parallelism, on both engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

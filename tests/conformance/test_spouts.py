@@ -1,7 +1,5 @@
 """User-defined spouts of Storm's three kinds, on both engines (storm.md, items 46 and 49 to 61)."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -19,8 +17,6 @@ ALONE = {"max_spout_pending": 1}
 
 @pytest.fixture
 def batches(tmp_path: Path):
-    """Return a function that reads the committed lines by txid and partition."""
-
     def read() -> dict[int, dict[int, list[str]]]:
         found: dict[int, dict[int, list[str]]] = {}
         for row in read_sink(tmp_path / "data", "rows").to_pylist():
@@ -35,8 +31,6 @@ def emissions(world: World, word: str, txid: int | None = None) -> list[tuple[in
     notes = [(note[1], note[4], note[5]) for note in world.notes(word)]
     return [note for note in notes if txid in (None, note[0])]
 
-
-# --- every kind -------------------------------------------------------------------------------------------------------
 
 KINDS = [PlainLog, OpaquePlainLog, PartitionedLog, OpaqueLog]
 
@@ -126,9 +120,6 @@ def test_process_all_available_is_not_fooled_by_transactions_from_before(kind, s
     handle.stop()
 
 
-# --- partitioned ------------------------------------------------------------------------------------------------------
-
-
 APPENDED = {
     "items 49, 64: a line never enters a replay": (
         PartitionedLog,
@@ -172,8 +163,8 @@ def test_what_is_appended_before_a_replay(name, start, world, batches) -> None:
 
 
 def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, world, batches) -> None:
-    world.append(0, "a", "b", "c", "d", "e", "f")
-    world.append(1, "A", "B", "C", "D", "E", "F")
+    world.append(0, *"abcdef")
+    world.append(1, *"ABCDEF")
     world.ticket("away-1-2")
     world.hold(2, fails=True)
     handle = start(PartitionedLog, settings={"max_spout_pending": 4}, until_txid=4)
@@ -181,12 +172,8 @@ def test_item_51_a_partition_that_gave_nothing_gives_nothing_in_a_replay(start, 
     world.wait(lambda: bool(emissions(world, "new", 3)), "the emission of 3")
     world.release(2)
     finished(handle)
-    assert batches() == {
-        1: {0: ["a", "b"], 1: ["A", "B"]},
-        2: {0: ["c", "d"]},
-        3: {0: ["e", "f"], 1: ["C", "D"]},
-        4: {1: ["E", "F"]},
-    }
+    expected = {1: {0: [*"ab"], 1: [*"AB"]}, 2: {0: [*"cd"]}, 3: {0: [*"ef"], 1: [*"CD"]}, 4: {1: [*"EF"]}}
+    assert batches() == expected
     assert emissions(world, "again", 2) == [(2, 0, [2, 4])]
 
 
@@ -212,9 +199,6 @@ def test_item_53_empty_batches_are_transactions(kind, start, world, batches) -> 
     assert batches() == {1: {0: ["a", "b"]}, 2: {0: ["c"]}}
     for bolt in ("watch", "keep"):
         assert [(n[3], n[5]) for n in world.notes("finish") if n[1] == bolt] == [(1, 2), (2, 1), (3, 0), (4, 0), (5, 0)]
-
-
-# --- opaque -----------------------------------------------------------------------------------------------------------
 
 
 WORDS = ["dog", "cat", "apple", "dog"]
@@ -250,9 +234,7 @@ def test_item_55_56_57_a_replay_begins_where_the_previous_transaction_ended(kind
     lines = [line for txid in sorted(got) for line in got[txid].get(0, [])]
     assert lines == [str(n) for n in range(len(lines))]
     if place == "after-keep":
-        assert got[2] == {0: ["2", "3", "4"]}
-        assert got[3] == {0: ["5", "6", "7"]}
-        assert got[4] == {0: ["8", "9", "10"]}
+        assert [got[txid] for txid in (2, 3, 4)] == [{0: [*"234"]}, {0: [*"567"]}, {0: ["8", "9", "10"]}]
     if kind is OpaqueLog:
         assert {str(last) for _, _, last in emissions(world, "opaque", 2)} == {str({"end": 2})}
 
@@ -291,12 +273,8 @@ def test_item_61_no_metadata_means_the_last_there_was(stop_at, start, world, bat
         world.ticket(f"null-1-{txid}")
     finished(start(OpaqueLog, until_txid=stop_at))
     finished(start(OpaqueLog, until_txid=4))
-    assert batches() == {
-        1: {0: ["a", "b"], 1: ["A", "B"]},
-        2: {0: ["c", "d"]},
-        3: {0: ["e", "f"]},
-        4: {0: ["g"], 1: ["C", "D"]},
-    }
+    expected = {1: {0: [*"ab"], 1: [*"AB"]}, 2: {0: [*"cd"]}, 3: {0: [*"ef"]}, 4: {0: ["g"], 1: [*"CD"]}}
+    assert batches() == expected
     assert [last for _, partition, last in emissions(world, "opaque") if partition == 1][1:] == [{"end": 2}] * 3
 
 
@@ -313,9 +291,6 @@ def test_item_29_31_what_is_kept_of_committed_transactions(start_on_threads, wor
     assert {txid: meta.document for txid, meta in metas.items()} == {
         3: {"parts": {"0": {"batch": {"end": 6}}, "1": {"kept": {"end": 2}}}}
     }
-
-
-# --- plain ------------------------------------------------------------------------------------------------------------
 
 
 def test_item_17_63_metadata_is_made_once_over_restarts(start, world, batches) -> None:
@@ -360,8 +335,6 @@ def test_opaque_tuples_without_metadata_are_refused(world, start) -> None:
     with pytest.raises(MetadataError, match=r"log.*partition 0.*txid 1.*no metadata"):
         start(Forgetful, available_now=True).awaitTermination(60)
 
-
-# --- everything at once -----------------------------------------------------------------------------------------------
 
 PLACES = ["watch-execute", "watch-finish", "keep-finish", "after-keep", "emit"]
 

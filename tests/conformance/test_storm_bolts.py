@@ -34,8 +34,7 @@ class Net:
         return self
 
     def start(self, **options):
-        settings = options.pop("settings", {})
-        self.builder.set_settings(settings)
+        self.builder.set_settings(options.pop("settings", {}))
         options = options or {"available_now": True}
         self.world.handle = run(self.builder.build_topology(), engine=self.engine(), data_dir=self.data_dir, **options)
         return self.world.handle
@@ -60,9 +59,6 @@ def net(world: World, make_engine: Factory, tmp_path: Path) -> Net:
     return Net(world, tmp_path, make_engine)
 
 
-# --- batches in a bolt ------------------------------------------------------------------------------------------------
-
-
 PLACES = ["each-execute", "watch-execute", "watch-finish", "keep-execute", "keep-finish", "after-keep"]
 
 
@@ -76,8 +72,7 @@ def test_item_32_34_44_45_66_a_retry_runs_both_phases_again_from_zero(place: str
         net.world.ticket(f"{place}-{txid}-failed")
     net.world.append(0, *"aabbcc")
     net.bolt("each", "log", kind=WatchEach).bolt("watch", "each").bolt("keep", "watch", kind=Keep)
-    handle = net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1})
-    assert handle.progress.replays == 3
+    assert net.finish(settings={"batch_timeout": 3600, "max_spout_pending": 1}).progress.replays == 3
     assert {note[5] for note in net.world.notes("finish")} == {2}
     emitted = Counter(note[1] for note in net.world.notes("emit"))
     assert emitted == {txid: 1 + (txid in (1, 2, 5)) for txid in range(1, 7)}
@@ -108,8 +103,7 @@ def test_item_35_a_batch_that_times_out_is_dropped_without_finishing(world: Worl
     net.finish(settings={"batch_timeout": 0.5})
     world.ticket("go-on")
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
-    kept = [note[1] for note in world.notes("kept")]
-    assert kept == [1, 2, 3]
+    assert [note[1] for note in world.notes("kept")] == [1, 2, 3]
 
 
 def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
@@ -123,12 +117,8 @@ def test_item_41_basic_bolts_see_each_tuple_once_per_attempt(net: Net) -> None:
     assert len(attempts[2]) == 2
     for txid, lines in net.lines().items():
         for attempt in attempts[txid]:
-            emitted = {line for t, a, line in seen if (t, a) == (txid, attempt)}
-            assert emitted <= set(lines)
+            assert {line for t, a, line in seen if (t, a) == (txid, attempt)} <= set(lines)
     assert net.lines() == {1: ["a", "b"], 2: ["c", "d"], 3: ["e", "f"]}
-
-
-# --- phases -----------------------------------------------------------------------------------------------------------
 
 
 def test_item_38_39_what_is_behind_a_committer_finishes_in_the_same_commit_phase(net: Net) -> None:
@@ -158,9 +148,6 @@ def test_item_37_40_the_diagram_with_a_batch_bolt_fed_by_both_phases(net: Net) -
     tuples = {(note[1], note[3]): note[5] for note in net.world.notes("finish")}
     assert tuples["C", 1] == 4
     assert tuples["D", 2] == 4
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_reported_failure_is_shown(net: Net) -> None:

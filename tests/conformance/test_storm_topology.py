@@ -3,8 +3,6 @@
 The transcript `storm_transactional_topology` lists its steps; these tests compare the committed values with it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Storm's own tests and worked examples, replayed on the test driver (storm.md; the files name the items)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

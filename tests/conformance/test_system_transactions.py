@@ -1,7 +1,5 @@
 """Heartbeats and the end of input over spouts of every kind, on both engines: exactly once, and the same in replays."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,15 +9,8 @@ from spout_samples import OneClass
 from storm_world import OfWorld, OpaqueLog, OpaquePlainLog, PartitionedLog, PlainLog, World
 from watched import Gathering
 
-from txstorm import (
-    Committer,
-    CompositeSpout,
-    KeyedState,
-    OpaquePartitionedCoordinator,
-    SinkTable,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import Committer, CompositeSpout, OpaquePartitionedCoordinator, TransactionalTopologyBuilder, run
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.operations.rewind import rewind
@@ -176,8 +167,7 @@ def test_a_failure_in_the_last_transaction_is_repeated_by_the_next_run(world, tm
         pass
     run(made, engine=LocalEngine(), data_dir=data, end_of_input=True).awaitTermination(120)
     assert totals(data) == {"data": 4, "end": 0}
-    epochs = read_sink(data, "log")["epoch"].to_pylist()
-    assert epochs[:3] == ([1, 1, 2] if "opaque" in kind else [1, 1, 1])
+    assert read_sink(data, "log")["epoch"].to_pylist()[:3] == ([1, 1, 2] if "opaque" in kind else [1, 1, 1])
 
 
 @pytest.mark.parametrize("kind", ["plain", "partitioned"])

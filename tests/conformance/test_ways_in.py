@@ -7,16 +7,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from txstorm import (
-    BatchBolt,
-    CollectionState,
-    Committer,
-    Duration,
-    KeyedState,
-    SinkTable,
-    TransactionalTopologyBuilder,
-    WindowAggregate,
-)
+from txstorm import BatchBolt, Committer, Duration, TransactionalTopologyBuilder, WindowAggregate
+from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.errors import TxstormError
 from txstorm.sinks import DeltaSink
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
@@ -91,7 +83,6 @@ BOLTS = {"DeltaSink": "sink", "max": "state", "first": "state"}
 
 
 def bolt_of(name, kind):
-    """Return the bolt of a way."""
     if name in HANDLES:
         return Uses(kind, HANDLES[name][1], name)
     if name == "DeltaSink":

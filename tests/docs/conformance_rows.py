@@ -3,8 +3,6 @@
 ``python tests/docs/conformance_rows.py`` writes what it finds into the page.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

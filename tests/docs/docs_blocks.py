@@ -13,8 +13,6 @@ as the addresses of servers.
 The current directory is an empty one with a link to `jobs`, so paths work as in a checkout.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
@@ -60,11 +58,7 @@ class Block:
 
 
 def name(page: Path) -> str:
-    """Return the path of a page in the project."""
     return str(page.relative_to(ROOT))
-
-
-# -- parsing -----------------------------------------------------------------------------------------------------------
 
 
 def blocks(path: Path) -> list[Block]:
@@ -100,9 +94,6 @@ def _fenced(path: Path) -> Iterator[tuple[Block, bool]]:
             marks, adjacent = set(), False
 
 
-# -- comparing ---------------------------------------------------------------------------------------------------------
-
-
 def difference(expected: str, got: str, *, varies: bool) -> str | None:
     """Return the difference between the expected and the actual output; None if there is none."""
     pattern = "\n".join(_pattern(line, varies=varies) for line in _lines(expected))
@@ -126,9 +117,6 @@ def _pattern(line: str, *, varies: bool) -> str:
     if line == "…":
         return "ANYLINES"
     return ".*".join(re.escape(part) for part in _normal(line, varies=varies).split("…"))
-
-
-# -- running -----------------------------------------------------------------------------------------------------------
 
 
 class Runner:
@@ -177,7 +165,6 @@ class Runner:
             self.faults.append(f"{block.place}: {what}{fault}")
 
     def close(self) -> None:
-        """End the runs that the blocks left running."""
         from txstorm.runtime.handle import RunHandle
 
         for value in self.names.values():
@@ -240,7 +227,6 @@ def _prepare(directory: Path, programs_socket: str | None) -> None:
 
 
 def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Run the blocks of `path`; return the differences in their output."""
     runner = Runner()
     try:
         for block in blocks(path):
@@ -252,7 +238,6 @@ def run_file(path: Path, *, spark: bool, instead: Sequence[tuple[str, str]] = ()
 
 
 def replaced(block: Block, instead: Sequence[tuple[str, str]]) -> Block:
-    """Return the block with parts of its text replaced."""
     text, output = block.text, block.output
     for old, new in instead:
         text, output = text.replace(old, new), output and output.replace(old, new)

@@ -1,7 +1,5 @@
 """Draws the pictures in docs/images with txstorm. Run it to update them."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

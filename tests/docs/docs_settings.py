@@ -1,7 +1,5 @@
 """Generates the table of settings in docs/running.md from `Settings.listed()`. Run it to update the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from txstorm.topology.settings import STORM_KEYS, Settings
@@ -12,7 +10,6 @@ END = "<!-- /settings -->\n"
 
 
 def table() -> str:
-    """Return all settings as a Markdown table."""
     lines = ["| setting | default | | Storm's key |", "| --- | --- | --- | --- |"]
     for one in Settings.listed():
         default = "none" if one.default is None else str(one.default).lower()
@@ -28,7 +25,6 @@ def _storm(key: str | None) -> str:
 
 
 def updated(page: str) -> str:
-    """Return `page` with the current table between its marks."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}{table()}{END}{after}"

@@ -19,7 +19,6 @@ BEFORE, AFTER = 5, 10
 
 
 def topology() -> Topology:
-    """Build the topology of the first example in docs/joins.md."""
     feed = FeedSpout({"views": ("view", "ad", "at"), "clicks": ("click", "ad", "at")})
     views = Side("feed", "views", key="ad", time="at", unit="s", id="view")
     clicks = Side("feed", "clicks", key="ad", time="at", unit="s", id="click")
@@ -42,7 +41,6 @@ class Moment:
 
     @classmethod
     def of_a_run(cls) -> Moment:
-        """Run the topology in a data directory, and read its tables."""
         with TemporaryDirectory() as place:
             data_dir = Path(place) / "data"
             with TopologyTestDriver(topology(), data_dir=data_dir) as driver:
@@ -76,7 +74,6 @@ LEFT_LANE, RIGHT_LANE, AXIS = 90, 180, 225
 
 
 def drawn(moment: Moment) -> str:
-    """Return the picture of a moment as SVG."""
     title = "An interval join between two transactions: positions, bound, pending and kept rows"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '

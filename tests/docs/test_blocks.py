@@ -1,7 +1,5 @@
 """Every python and console block of the documentation runs, and prints the output shown."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -74,9 +72,6 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path: Path):
     printed = printed_by("-m", "jobs.demo", "--engine", "local", cwd=tmp_path)
     installed = str(Path(sys.executable).with_name("txstorm"))
     assert difference(shown[1], printed.replace(installed, ".venv/bin/txstorm"), varies=False) is None
-
-
-# -- the runner itself -------------------------------------------------------------------------------------------------
 
 
 def test_blocks_are_found_with_their_output_and_marks(tmp_path: Path):

@@ -1,7 +1,5 @@
 """docs/conformance.md lists every row and item, each with tests that name it."""
 
-from __future__ import annotations
-
 import conformance_rows
 import pytest
 

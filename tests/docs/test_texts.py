@@ -1,7 +1,5 @@
 """The documentation is accurate: links, generated parts, names of tests, files, errors and commands."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Harness that runs one bolt on one batch as a task does: a fresh instance, tuples or record batches in, tuples out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,6 @@ from txstorm.engine.task.collector import OutputCollector
 
 
 def fields_of(bolt: Any) -> tuple[str, ...]:
-    """Return the field names of the bolt's default stream."""
     declarer = OutputFieldsDeclarer()
     bolt.declare_output_fields(declarer)
     assert declarer.faults == []

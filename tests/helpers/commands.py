@@ -1,7 +1,5 @@
 """Commands of txstorm in the process of a test, and programs that import from the checkout."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -42,13 +40,11 @@ class Commands:
         self._capsys, self._monkeypatch = capsys, monkeypatch
 
     def __call__(self, *arguments: Any, text: str = "") -> Ended:
-        """Run a command; return how it ended."""
         from txstorm.cli.main import execute
 
         self._monkeypatch.setattr("sys.stdin", io.StringIO(text))
         self._capsys.readouterr()
-        code = execute([str(one) for one in arguments])
-        return Ended(code, *self._capsys.readouterr())
+        return Ended(execute([str(one) for one in arguments]), *self._capsys.readouterr())
 
     def printed(self, *arguments: Any, text: str = "") -> str:
         """Run a command that must succeed; return its output."""

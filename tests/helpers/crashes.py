@@ -1,7 +1,5 @@
 """Crashes at fault points within the process of a test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Small topologies and packs for tests that run an engine without a driver."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,7 +111,6 @@ def pack(*batches: Sequence[int], first: int = 1, committed: int = 0, attempt: i
 
 
 def processed(topology: Topology, given: Pack, spill_dir: Path | None = None) -> list[Processed]:
-    """Process a pack on the local engine; return its results."""
     engine = LocalEngine()
     engine.start(program(topology, spill_dir))
     try:

@@ -33,8 +33,7 @@ def put(data_dir, state, values, txid=1, store=None, drop=()):
     handle.put_many(values)
     handle.remove_many(drop)
     group.end_txid(txid)
-    intent = intent_of(group, [record(txid)])
-    store.publish(intent, 1)
+    store.publish(intent_of(group, [record(txid)]), 1)
     group.apply(txid)
     return store
 

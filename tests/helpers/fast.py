@@ -4,8 +4,6 @@ This module is the only place that says what is left out. `scripts/mutants --kil
 by tests of the rest.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -59,14 +57,12 @@ class Fast:
         sys.addaudithook(self._refuse)
 
     def selects(self, item: pytest.Item) -> bool:
-        """Return whether ``--fast`` runs a test."""
         return collected(item.path) and self._cheap(item)
 
     def _cheap(self, item: pytest.Item) -> bool:
         return not group(item) and MARKS.isdisjoint(mark.name for mark in item.iter_markers())
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Do not even import files that are left out."""
         whole = self._option.fast == "all" and collection_path != TESTS
         return True if whole and not collected(collection_path) else None
 

@@ -1,7 +1,5 @@
 """Topologies with one bolt that reads all streams of one spout, which by default a test feeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

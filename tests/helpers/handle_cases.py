@@ -26,7 +26,6 @@ class Bench:
         self.group = StateGroup(state, self.index)
 
     def open(self, txid: int, task: int = 0) -> TaskState:
-        """Return the active handle of one task for `txid`."""
         handle = self.group.handle("counter", task, txid)
         handle.active = True
         return handle

@@ -1,7 +1,5 @@
 """Helpers of the key-index tests: bounds so small that most rows are evicted from memory to disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ def words(first: int, last: int) -> dict[str, int]:
 
 
 def main(data_dir: str) -> None:
-    """Run the crash scenario "index": count words until the process is killed."""
     store = open_store(Path(data_dir), create=True, bounds=Bounds(2_000, 4, 3, 1e9, 0.0))
     for txid in range(1, 1_000):
         commit(store, txid, {f"w{(txid * 7 + i) % 50}": 1 for i in range(5)})

@@ -4,8 +4,6 @@ A process belongs to the run if it has its mark in the environment, which childr
 launcher and tools such as keytool end within a second and may be missed; they do not count as JVMs of Spark or servers.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -63,7 +61,6 @@ class JavaProcesses:
         os.environ[MARK] = self._mark
 
     def pytest_sessionstart(self) -> None:
-        """Start looking."""
         self._thread.start()
 
     @pytest.hookimpl(trylast=True)
@@ -89,7 +86,6 @@ class JavaProcesses:
         return [kind for kind, most in AT_MOST.items() if counts[kind] > most]
 
     def counts(self) -> Counter[str]:
-        """Return the number of JVMs by kind."""
         return Counter(one.kind for one in self.found.values())
 
     def lines(self) -> list[str]:

@@ -72,8 +72,7 @@ class MemoryRows:
 
     @property
     def ids(self):
-        ids = [int(id) for one in self.tables for id in one["id"].to_pylist()]
-        return sorted(ids)
+        return sorted([int(id) for one in self.tables for id in one["id"].to_pylist()])
 
 
 class Emitted(dict):
@@ -139,7 +138,6 @@ class JoinMachine:
                 committer.execute_batch(one)
 
     def counted(self, name):
-        """Return a number of the task's record."""
         return getattr(TaskRecord.read(self.records.get(unit_of_task(0))), name)
 
     def restart(self):

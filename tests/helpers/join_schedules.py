@@ -97,7 +97,6 @@ def cut(rng, rows):
 
 
 def sides_of(rules, component="feed"):
-    """Return the declarations of both sides."""
     made = []
     for name, one in zip(NAMES, (rules.left, rules.right), strict=True):
         made.append(
@@ -130,7 +129,6 @@ def join_of(rules):
 
 
 def streams_of(rows):
-    """Return the rows as tuples of the streams, by name."""
     return {
         name: [(key, time(at), part, id, f"note {id}") for key, at, part, id, of in rows if of == side]
         for side, name in enumerate(NAMES)

@@ -1,7 +1,5 @@
 """Servers of join stores: ``txstorm store-server`` as a process, and a proxy before it that injects faults."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -29,7 +27,6 @@ def row(key: Any, id_: Any, time: int, **value: Any) -> StoreRow:
 
 
 def ids(found: Any) -> dict[Any, list[Any]]:
-    """Return key → ids of what a look-up has found."""
     return {key: [one.id for one in rows] for key, rows in found.items()}
 
 
@@ -82,11 +79,7 @@ class StoreServer:
 
 
 class FaultyProxy:
-    """HTTP proxy whose answers `fault` decides, by default those of the server behind it.
-
-    Attributes:
-        requests: (method, path) of every request.
-    """
+    """HTTP proxy whose answers `fault` decides, by default those of the server behind it; it notes the requests."""
 
     def __init__(self, port: int) -> None:
         self.fault: Fault = lambda _method, _path, forward: forward()

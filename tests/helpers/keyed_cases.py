@@ -131,7 +131,6 @@ def check(resources: Any, now: Shown, stamp: int, at: int = 3) -> None:
 
 
 def opened(data_dir: Path, bounds: Bounds = FEW, **arguments: Any) -> StateStore:
-    """Open the store of the three states."""
     states = {"count": [SEEN, EVENTS, RECENT]}
     return open_store(data_dir, states=states, sinks={}, bounds=bounds, **arguments)
 

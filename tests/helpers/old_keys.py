@@ -3,8 +3,6 @@
 `tests/golden/keys_08151c43.tar.xz` was written by this module, run with the package of commit 08151c43.
 """
 
-from __future__ import annotations
-
 import sys
 import tarfile
 from datetime import UTC, datetime, timedelta
@@ -50,7 +48,6 @@ class Count(StatefulBolt):
 
 
 def driver(data_dir: Path | None = None, tasks: int = 2) -> TopologyTestDriver:
-    """Open a driver of windows, deduplication and counts by key."""
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "ts", "id")}))
     windows = Content().with_key("k").with_timestamp_field("ts").with_tumbling_window(Duration.seconds(10))
     for name, bolt in (("w", windows), ("d", Deduplicator(id="k", keep=timedelta(days=1))), ("c", Count())):

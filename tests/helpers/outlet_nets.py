@@ -1,7 +1,5 @@
 """An outlet writer that stores rows in memory, and topologies that write to it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from watched import Gathering
@@ -12,10 +10,7 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 class Target:
-    """Contents of an outlet that outlive a run: its rows and its commit mark.
-
-    `trouble` lists the steps that fail, as (step, nth call of it).
-    """
+    """An outlet's rows and commit mark, which outlive a run; `trouble` has the steps that fail, as (step, nth call)."""
 
     def __init__(self, *trouble: tuple[str, int]) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -1,7 +1,5 @@
 """A private PostgreSQL server for tests, from a wheel: on a free port of 127.0.0.1, run by an unprivileged user."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -37,7 +35,6 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy URL of the database."""
         return f"postgresql+psycopg://txstorm@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
@@ -72,7 +69,6 @@ class Postgres:
         process.wait()
 
     def sql(self, statement: str) -> None:
-        """Execute one SQL statement."""
         with psycopg.connect(f"host=127.0.0.1 port={self.port} user=txstorm dbname=postgres") as connection:
             connection.execute(statement)
 

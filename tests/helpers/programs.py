@@ -48,11 +48,7 @@ OWN = [str(ROOT), str(ROOT / "tests/recovery")]
 
 
 class Programs:
-    """Starts programs as forks of one process that has txstorm loaded.
-
-    Args:
-        directory: where the socket and the output of the programs are stored.
-    """
+    """Starts programs as forks of one process that has txstorm loaded; socket and output are in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self.socket = directory / "socket"
@@ -81,16 +77,10 @@ class Programs:
         merged: bool = False,
         session: bool = False,
     ) -> Program:
-        """Start ``python ARGUMENTS`` as `subprocess.Popen` does.
+        """Start ``python ARGUMENTS`` as `subprocess.Popen` does, in the caller's environment if none is given.
 
-        Args:
-            arguments: ``-m MODULE``, ``-c CODE`` or a path, then the program's own arguments.
-            cwd: its current directory; default: that of the caller.
-            env: its environment; default: that of the caller.
-            stdin: its standard input.
-            output: the file for its standard output; default: a new one, removed with this object.
-            merged: whether standard error is redirected to standard output.
-            session: whether it starts a new session, whose id is its pid.
+        `merged`: standard error goes to standard output, and that to the file `output`, or to a temporary one.
+        `session`: it starts a new session, whose id is its pid.
         """
         self._started += 1
         home = self._directory / str(self._started)
@@ -177,20 +167,14 @@ class Program:
         return self.printed, self.complained
 
     def send_signal(self, number: int) -> None:
-        """Send the program a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM to the program."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the program."""
         self.send_signal(signal.SIGKILL)
-
-
-# --- the process that forks -------------------------------------------------------------------------------------------
 
 
 def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
@@ -239,7 +223,6 @@ def serve(address: Path) -> tuple[dict[str, Any], list[int]]:
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive a request and its file descriptors."""
     size, files, _, _ = socket.recv_fds(connection, 4, 3)
     wanted = int.from_bytes(size, "big")
     data = b""

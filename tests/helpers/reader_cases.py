@@ -1,7 +1,5 @@
 """Tables of every kind, their expected contents in plain Python, and third-party readers of Delta tables."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -52,13 +50,11 @@ def opened(data_dir: Path, *, spark: Any = None, **changes: Any) -> StateStore:
     states, sinks = STATES, SINKS
     if spark is not None:
         states, sinks = {"count": [replace(COUNTS, writer="spark")]}, {"count": [replace(OUT, writer="spark")]}
-    return open_store(
-        data_dir, **{"states": states, "sinks": sinks, "letters": TABLE_SCHEMA, "spark": spark, **changes}
-    )
+    tables = {"states": states, "sinks": sinks, "letters": TABLE_SCHEMA}
+    return open_store(data_dir, **{**tables, "spark": spark, **changes})
 
 
 def play(store: StateStore, txid: int, epoch: int = 1) -> None:
-    """Commit one transaction, alone in its group."""
     group = store.group(txid)
     resources = group.begin_txid(txid)
     names = {table.name for table in store.tables}
@@ -99,7 +95,6 @@ def _history(txid: int) -> Row:
 
 
 def keep_up(store: StateStore) -> None:
-    """Run all upkeep that is due."""
     for ref in store.tables:
         if ref.uri != "state/kept" and (work := store.upkeep.begin(ref.uri, 1)) is not None:
             for _ in work.steps():
@@ -142,13 +137,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Query:
-    """A query to compare readers by: all rows of a table, some columns of them, or the rows that match a filter.
-
-    The filter is `column` `op` `value`.
-
-    Attributes:
-        op: ``=``, ``>``, ``<=`` or ``null``.
-    """
+    """A query to compare readers by: all rows of a table, some columns, or those that match a filter."""
 
     columns: tuple[str, ...]
     column: str = ""
@@ -156,7 +145,6 @@ class Query:
     value: Any = None
 
     def answer(self, rows: Iterable[Row]) -> list[Row]:
-        """Answer the query over `rows` in plain Python."""
         kept = [row for row in rows if self._has(row)]
         return [{name: row[name] for name in self.columns} for row in kept]
 
@@ -190,15 +178,12 @@ def queries(rows: list[Row], schema: pa.Schema) -> list[Query]:
 def by_deltalake(table: Path, query: Query) -> list[Row]:
     """Read with deltalake, by the filters of `to_pyarrow_table`."""
     filters = [(query.column, query.op, query.value)] if query.column else None
-    if query.op == "=":
-        filters = [(query.column, "=", query.value)]
     if query.op == "null":
         return by_dataset(table, query)
     return list(DeltaTable(str(table)).to_pyarrow_table(columns=list(query.columns), filters=filters).to_pylist())
 
 
 def by_dataset(table: Path, query: Query) -> list[Row]:
-    """Read with deltalake, by a filtered PyArrow dataset."""
     data = DeltaTable(str(table)).to_pyarrow_dataset()
     condition = None
     if query.column:
@@ -209,7 +194,6 @@ def by_dataset(table: Path, query: Query) -> list[Row]:
 
 
 def by_polars(table: Path, query: Query) -> list[Row]:
-    """Read with polars, by a lazy scan."""
     frame = pl.scan_delta(str(table))
     if query.column:
         column = pl.col(query.column)
@@ -222,7 +206,6 @@ def by_polars(table: Path, query: Query) -> list[Row]:
 
 
 def by_duckdb(table: Path, query: Query) -> list[Row]:
-    """Read with DuckDB's Delta extension."""
     names = ", ".join(f'"{name}"' for name in query.columns)
     where = f'WHERE "{query.column}" ' if query.column else ""
     where += {"": "", "null": "IS NULL"}.get(query.op, f"{query.op} ?")
@@ -265,10 +248,7 @@ READERS = {"deltalake": by_deltalake, "dataset": by_dataset, "polars": by_polars
 
 
 def differences(table: Path, read: Callable[[Path, Query], list[Row]], every: int = 1) -> list[str]:
-    """Return the queries that a reader answers differently from plain Python.
-
-    `every`: run only every n-th of the filtered queries.
-    """
+    """Return the queries that a reader answers differently from plain Python, of the filtered ones every n-th."""
     rows, schema = content(table), pa.schema(DeltaTable(str(table)).schema().to_arrow())
     asked = queries(rows, schema)
     unfiltered = [one for one in asked if not one.column]

@@ -1,7 +1,5 @@
 """Complete runs of topologies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

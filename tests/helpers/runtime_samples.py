@@ -1,7 +1,5 @@
 """Fakes of a source, an engine and a clock."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from typing import Any
 

@@ -134,13 +134,7 @@ def _restore_session(session: Any, before: Mapping[str, Any]) -> None:
 def run_here(*arguments: Any, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGUMENTS`` in this process, where it meets the Spark session; return what it printed.
 
-    Args:
-        arguments: ``-m MODULE``, ``-c CODE`` or a path, then the program's own arguments.
-        cwd: its current directory.
-        env: additional environment variables.
-
-    Raises:
-        AssertionError: the program has left something behind that an own process would have taken with it.
+    Fails if the program has left something behind that an own process would have taken with it.
     """
     argv = [str(one) for one in arguments]
     out, err = io.StringIO(), io.StringIO()

@@ -1,7 +1,5 @@
 """Short runs: a topology that counts words, and runs to the end of a source."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from watched import Gathering

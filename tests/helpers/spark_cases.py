@@ -1,7 +1,5 @@
 """The sample tables of `store_cases`, two of them written by Spark."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

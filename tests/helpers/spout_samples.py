@@ -1,7 +1,5 @@
 """Spouts of one class, which is also that of their coordinators and emitters, and topologies that store tuples."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

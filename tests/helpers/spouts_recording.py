@@ -1,7 +1,5 @@
 """A recording collector, and small drivers that run a spout as an engine does."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Sequence

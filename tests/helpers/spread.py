@@ -6,8 +6,6 @@ tests when they have finished. Then come the files that took longest in the last
 long one at the end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,7 +36,6 @@ def group(item: pytest.Item) -> str | None:
 
 
 def file_of(nodeid: str) -> str:
-    """Return the file in a test's id."""
     return nodeid.partition("::")[0]
 
 
@@ -142,7 +139,6 @@ class Spread:
         return {} if cache is None else cache.get(SECONDS, {})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up what the files take."""
         if report.when is not None and self._worker is None:
             self._seconds[file_of(report.nodeid)] += report.duration
 

@@ -1,7 +1,5 @@
 """A small topology's tables, and steps of a run over them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,8 +56,7 @@ def add(group: CommitGroup, txid: int, counts: Mapping[str, int | None]) -> None
     words, totals = resources.state("count", 0, "counts"), resources.state("count", 0, "totals")
     sink = resources.sink("count", 0, "out")
     group.activate(True)
-    gone = [word for word, n in counts.items() if n is None]
-    words.remove_many(gone)
+    words.remove_many([word for word, n in counts.items() if n is None])
     words.update_many({word: n for word, n in counts.items() if n is not None}, lambda old, n: (old or 0) + n)
     total = sum(n or 0 for n in counts.values())
     totals.update((), lambda old: {"n": (old or {"n": 0})["n"] + total, "mean": total / 2})

@@ -1,7 +1,5 @@
 """Topologies with the article's parts: a feed into a store, the hold of left rows, and their look-up."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -113,7 +111,6 @@ def commit(driver: TopologyTestDriver, rows: Mapping[str, Any] | None = None, **
 
 
 def end(driver: TopologyTestDriver) -> int:
-    """Commit the end of input; return its txid."""
     txid: int = driver.end_of_input()
     driver.commit(txid)
     return txid

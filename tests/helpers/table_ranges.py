@@ -1,7 +1,5 @@
 """Txid ranges of the versions of a table, read from its commit infos; together they must cover the whole history."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,14 +16,7 @@ from txstorm.storage.tables.table import open_table
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """The range of txids that one version of a table covers.
-
-    Attributes:
-        first: the first txid; those before the first of `txids` changed nothing in this table.
-        last: the last txid.
-        version: the table's version.
-        txids: the decided txids of the group.
-    """
+    """The txids from `first` to `last` that a version of a table covers; the decided ones among them are in `txids`."""
 
     first: int
     last: int

@@ -1,7 +1,5 @@
 """Steps of tests of tables: decide a group, interrupt a step, fill the disk, run upkeep, and read the words back."""
 
-from __future__ import annotations
-
 import os
 import resource
 import time

@@ -1,7 +1,5 @@
 """Upkeep with bounds so small that little data causes much of it, and a crash scenario with upkeep after every txid."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,6 @@ def counts(txid: int) -> dict[str, int | None]:
 
 
 def keep_up(store: Any, kinds: tuple[str, ...] = ("state", "changes", "sinks")) -> list[str]:
-    """Run all upkeep that is due; return the names of the tables concerned."""
     done = []
     for uri in ("state/counts", "state/totals", "changes/counts", "changes/totals", "sinks/out"):
         if uri.partition("/")[0] in kinds and (work := store.upkeep.begin(uri, 1)) is not None:
@@ -57,7 +54,6 @@ def expected(last: int) -> dict[str, int]:
 
 
 def main(place: str) -> None:
-    """Run the crash scenario "upkeep"."""
     data_dir = Path(place)
     small(setattr)
     epoch = len(list(data_dir.glob("start-*"))) + 1

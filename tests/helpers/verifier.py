@@ -77,15 +77,7 @@ class Read:
 
 
 class Verifier:
-    """Checks of one data directory, which collect all problems.
-
-    Attributes:
-        lost: number of missing rows, summed over the tables.
-        twice: number of surplus rows, summed over the tables.
-        problems: all other problems, as messages.
-        history: the rows of the history table, by txid.
-        txids: number of txids.
-    """
+    """Checks of one data directory, which count lost and surplus rows over all tables, and collect other problems."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -103,7 +95,6 @@ class Verifier:
         return not (self.lost or self.twice or self.problems)
 
     def assert_clean(self) -> None:
-        """Raise an AssertionError that lists all problems, if there are any."""
         found = "\n".join(self.problems)
         assert self.clean, f"{self.data_dir}: {self.lost} lost, {self.twice} twice\n{found}"
 
@@ -121,10 +112,7 @@ class Verifier:
             self.problems.append(f"{what}: {error}")
 
     def table(self, name: str) -> pa.Table:
-        """Read the rows of a table's newest version."""
         return pa.table(DeltaTable(self.data_dir / name).to_pyarrow_table())
-
-    # -- what was read ------------------------------------------------------------------------------------------
 
     def ranges(self, topic: str) -> dict[Place, Read]:
         """Return the ranges of a topic that transactions read or report as lost; empty if they have gaps or overlap."""
@@ -132,15 +120,10 @@ class Verifier:
             return _read_ranges(self.history, topic)
         return {}
 
-    # -- logs ---------------------------------------------------------------------------------------------------
-
     def check_logs(self, changed: Sequence[str], others: Sequence[str], *, swept: bool = True) -> frozenset[int]:
         """Check the logs from their first entry; return the epochs of the coordinators that led the tables.
 
-        Args:
-            changed: the tables that every transaction changes.
-            others: further tables.
-            swept: whether leftover files count as a problem.
+        Every transaction changes the tables `changed`; `swept`: whether leftover files count as a problem.
         """
         epochs: set[int] = set()
         for name in (*changed, *others):
@@ -154,8 +137,6 @@ class Verifier:
         left = [path for kind in ("spill", "intents") for path in (self.data_dir / kind).iterdir()]
         self.expect(not swept or not left, f"files are left over: {left}")
         return frozenset(epochs)
-
-    # -- rows ---------------------------------------------------------------------------------------------------
 
     def check_rows(self, name: str, expected: Rows, key: Sequence[str] = ("partition", "offset")) -> None:
         """Check that the table has every expected row exactly once; the columns `key` identify a row."""
@@ -178,8 +159,6 @@ class Verifier:
     def _check_txids(self, name: str, txids: Numbers) -> None:
         ahead = sorted({int(txid) for txid in txids if txid > self.txids})
         self.expect(not ahead, f"{name} is ahead of the history, which ends with txid {self.txids}: it has {ahead}")
-
-    # -- states -------------------------------------------------------------------------------------------------
 
     def check_counts(self, name: str, key: str, rows: Rows) -> None:
         """Check a state whose `n` counts rows by `key`: each transaction must add its number of rows to each key."""
@@ -240,12 +219,10 @@ class Verifier:
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Numbers:
-    """Return an integer column as an array, with zero for null."""
     return np.asarray(pc.fill_null(column.cast(pa.int64()), 0), np.int64)
 
 
 def by_key(keys: Numbers, values: Numbers, how: np.ufunc) -> dict[int, int]:
-    """Reduce the values of each key with `how`."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     if not len(found):
@@ -267,9 +244,6 @@ def _packed(*tables: Sequence[Numbers]) -> list[Numbers]:
 
 def _some(txids: Numbers) -> list[int]:
     return sorted({int(txid) for txid in txids})[:10]
-
-
-# --- the history ------------------------------------------------------------------------------------------------------
 
 
 def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
@@ -296,11 +270,7 @@ def _read_ranges(history: Iterable[Row], topic: str) -> dict[Place, Read]:
     return dict(read)
 
 
-# --- logs -------------------------------------------------------------------------------------------------------------
-
-
 def _log(table: Path) -> list[list[Row]]:
-    """Return the actions of each version of a table's log."""
     files = sorted((table / "_delta_log").glob("[0-9]*.json"))
     assert [int(file.stem) for file in files] == list(range(len(files))), "versions of the log are missing"
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]

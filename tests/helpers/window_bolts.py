@@ -1,7 +1,5 @@
 """Windowed bolts whose work is one expression."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

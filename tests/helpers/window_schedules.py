@@ -46,14 +46,9 @@ def run_seeds(run, seeds, place):
 class FedSchedule:
     """Feeds transactions to a test driver; fails some of them in either phase, restarts or rescales it, then commits.
 
-    Args:
-        driver: the test driver, over a `FeedSpout`.
-        rng: the generator of the schedule.
-        to_streams: function from the rows of the model to those of the streams.
-        number: index, in a row of the model, of its input; rows are delivered by input.
-        id: index of its id; rows that an opaque replay adds have ids of their own.
-        rescaled: function that returns the topology with another parallelism; None if it cannot change.
-        restarts: share of the restarts that are made; the others are left out, or are failures.
+    `to_streams` makes rows of streams of the model's rows, whose input is at index `number`, and whose id at `id`: rows
+    that an opaque replay adds have ids of their own. `rescaled` returns the topology with another parallelism;
+    `restarts` is the share of the restarts that are made, the others are left out, or are failures.
     """
 
     def __init__(self, driver, rng, to_streams, *, number, id, rescaled=None, restarts=1):

@@ -58,17 +58,10 @@ class UnitModel:
 
 class Model:
     def __init__(self, rules):
-        self.r = rules
-        self.w = None
-        self.advanced = None
-        self.first_stamp = None
+        self.r, self.units, self.early_txid = rules, {}, 0
         self.newest = {}  # (input, partition) -> (time, stamp)
-        self.units = {}
+        self.w = self.advanced = self.first_stamp = self.early_at = None
         self.fired_up_to = None  # F
-        self.early_at = None
-        self.early_txid = 0
-
-    # -- section 2 ---------------------------------------------------------------------------------------------------
 
     def active(self, stamps, stamp):
         """Leave out what has had no data for the idle timeout; never those with the latest data."""
@@ -119,8 +112,6 @@ class Model:
             return False
         return all(e <= self.w for e in range(self.first_end(t), self.last_end(t) + 1, self.r.slide[1]))
 
-    # -- which ends hold a time: a window has one side, not the other ------------------------------------------------
-
     def up_to(self, t, end):
         return t <= end if self.r.closed == "right" else t < end
 
@@ -131,8 +122,6 @@ class Model:
     def last_end(self, t):
         end = (t + self.r.length[1]) // self.r.slide[1] * self.r.slide[1]
         return end - self.r.slide[1] if self.up_to(t, end - self.r.length[1]) else end
-
-    # -- a transaction -----------------------------------------------------------------------------------------------
 
     def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         """Take rows (time, input, partition, unit, id) in order of delivery; return (late ids, fired windows)."""
@@ -192,8 +181,6 @@ class Model:
             return
         self.w, self.advanced = c, stamp
 
-    # -- section 3 ---------------------------------------------------------------------------------------------------
-
     def fire(self, txid):
         fired = []
         if self.r.gap is not None:
@@ -208,13 +195,10 @@ class Model:
         else:
             for name, unit in self.units.items():
                 fired += self.fire_counts(name, unit)
-        by_end = sorted(fired, key=lambda one: (one.end, str(one.unit)))
-        return by_end
+        return sorted(fired, key=lambda one: (one.end, str(one.unit)))
 
     def sessions(self, unit):
-        groups = []
-        for row in sorted(unit.seen):
-            groups.append(([row], row[0], row[0] + self.r.gap(row[3])))
+        groups = [([row], row[0], row[0] + self.r.gap(row[3])) for row in sorted(unit.seen)]
         merged = True
         while merged:
             merged = False
@@ -281,11 +265,7 @@ class Model:
         for row in fresh:
             unit.counted.append(row)
             unit.since += 1
-            if self.r.trigger is not None:
-                fires = self.r.trigger(row[3])
-            else:
-                fires = unit.since == self.r.slide[1]
-            if fires:
+            if unit.since == self.r.slide[1] if self.r.trigger is None else self.r.trigger(row[3]):
                 unit.since = 0
                 if self.r.length[0] == "count":
                     content = unit.counted[-self.r.length[1] :]

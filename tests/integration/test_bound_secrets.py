@@ -1,7 +1,5 @@
 """ZooKeeper's password is sent only to servers named by the operator, never to those named by a data directory."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 import struct

@@ -1,7 +1,5 @@
 """Deduplicator between Kafka topics on a real broker: output exactly once, also after redeployments."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The Kafka sink on a real broker: fencing, lost responses, unavailable brokers, wrong settings."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -38,7 +36,6 @@ NO_ROWS = sink_schema(SinkTable("out", COLUMNS)).empty_table()
 
 
 def topology(brokers: str, topic: str, batches: int = 6, **options):
-    """Build a topology that sends batches of three numbers to `topic`."""
     rows = [(n, f"word-{n % 7}") for n in range(3 * batches)]
     builder = TransactionalTopologyBuilder("sending", "source", MemoryTransactionalSpout([rows], ["n", "word"], take=3))
     builder.set_bolt("send", KafkaSink("out", topic, brokers, **options)).global_grouping("source")
@@ -55,9 +52,6 @@ def check_sent(bootstrap: str, topic: str, batches: int = 6) -> None:
     for number in {record.partition for record in records}:
         txids = [record.txid for record in records if record.partition == number]
         assert txids == sorted(txids)
-
-
-# --- two coordinators -------------------------------------------------------------------------------------------------
 
 
 def intent_of(place: Path, txid: int) -> Intent:
@@ -136,9 +130,6 @@ def test_an_open_transaction_of_another_producer_before_the_mark_is_named(kafka_
     check_sent(kafka_broker.bootstrap, topic)
 
 
-# --- answers that are lost, brokers that are away ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("point", "nth"),
     [("kafka.begun", 2), ("kafka.sent", 1), ("kafka.sent", 4), ("kafka.committed", 1), ("kafka.committed", 2)],
@@ -181,9 +172,6 @@ def test_the_broker_is_killed_in_the_middle_of_a_transaction(kafka_broker, tmp_p
     ended(topology(kafka_broker.bootstrap, topic), tmp_path / "data")
     assert passed.count(where) >= 2
     check_sent(kafka_broker.bootstrap, topic)
-
-
-# --- marks ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_mark_is_found_behind_many_others(kafka_broker):
@@ -233,9 +221,6 @@ def test_brokers_that_stay_away_end_a_start_that_has_waited_for_them(kafka_broke
     assert "cannot lead yet, retrying for a while: topic" in caplog.text
     ended(topology(proxy.address, topic), tmp_path / "data")
     check_sent(kafka_broker.bootstrap, topic)
-
-
-# --- what is wrong shows at once --------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_is_not_there(kafka_broker, tmp_path):

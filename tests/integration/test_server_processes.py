@@ -1,7 +1,5 @@
 """Processes of test servers: they end with the tests that started them, even if those are killed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The scripts `scripts/kafka`, `scripts/redis` and `scripts/zookeeper`, run as a user runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The ledger in ZooKeeper under failures of servers, connections, sessions and responses, on real servers."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -66,7 +64,6 @@ class Place:
         return client
 
     def expire(self, ledger: ZooKeeperLedger) -> None:
-        """Expire the session of `ledger` through a second client with its id."""
         second = KazooClient(self.hosts, client_id=ledger._session._kazoo.client_id)
         second.start(timeout=10)
         second.stop()
@@ -98,9 +95,6 @@ def place(zookeeper_server: ZooKeeper) -> Iterator[Place]:
 def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
     with LossyProxy("127.0.0.1", zookeeper_server.ports[0]) as made:
         yield made
-
-
-# -- lost answers ---------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_whose_response_is_lost_happens_once(place: Place, proxy: LossyProxy) -> None:
@@ -152,9 +146,6 @@ def test_a_lease_taken_or_given_back_with_a_lost_answer_is_taken_or_given_back(p
     assert proxy.dropped == 2
     second.acquire("two")
     first.check_lease()
-
-
-# -- connections and servers that are away --------------------------------------------------------------------------
 
 
 def test_a_connection_that_comes_back_costs_a_pause(place: Place, proxy: LossyProxy) -> None:
@@ -210,9 +201,6 @@ def test_a_holder_without_contact_for_too_long_steps_down(place: Place, proxy: L
     with pytest.raises(FencedError):
         ledger.check_lease()
     assert place.ledger().get("a") is None
-
-
-# -- sessions that end ----------------------------------------------------------------------------------------------
 
 
 def test_a_holder_whose_session_has_ended_writes_nothing_more(place: Place) -> None:
@@ -335,9 +323,6 @@ def test_a_handle_that_waits_is_notified_of_the_release(place: Place, monkeypatc
     second.acquire("two")
 
 
-# -- what is stored -------------------------------------------------------------------------------------------------
-
-
 def test_entries_are_at_storms_paths_as_they_were_put(place: Place) -> None:
     """Ledger entries are stored at Storm's paths, unchanged (row T12)."""
     ledger = place.ledger(holder="run")
@@ -410,9 +395,6 @@ def test_a_lease_that_is_none_of_ours_is_refused(place: Place) -> None:
         ledger.acquire("run")
 
 
-# -- the way there --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("hosts", ["127.0.0.1:1", "no-such-host.invalid:2181"])
 def test_a_host_that_cannot_be_reached_is_named_with_the_cause(hosts: str) -> None:
     with pytest.raises(Unreachable, match=rf"ZooKeeper {hosts}: expected an answer, got none: Con|Cannot resolve"):
@@ -463,9 +445,7 @@ def test_what_one_user_made_no_other_reads_or_writes(place: Place, monkeypatch: 
     owned.close()
 
 
-def test_nodes_that_everybody_may_change_are_made_only_when_asked_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_that_everybody_may_change_are_made_only_when_asked_for(place, monkeypatch, caplog):
     monkeypatch.delenv(ACL, raising=False)
     root, asked = f"{place.root}/acl", Settings.parse({"zookeeper_acl": "open"})
     with pytest.raises(InputError, match=r"expected credentials to make its nodes with, got none") as refused:
@@ -508,9 +488,6 @@ def test_tls_with_the_right_authority_only(zookeeper_server: ZooKeeper) -> None:
             open_zookeeper(server.tls_hosts, f"/{root}", Settings.parse({**trusting, **setting}), create=True)
     with pytest.raises(Unreachable, match="TLS where they ask for it"):
         open_zookeeper(server.tls_hosts, f"/{root}", Settings(zookeeper_connect_timeout=1), create=True)
-
-
-# -- the proxy of these tests ---------------------------------------------------------------------------------------
 
 
 def test_stalled_requests_arrive_after_healing(place: Place, proxy: LossyProxy) -> None:

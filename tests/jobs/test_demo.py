@@ -1,7 +1,5 @@
 """Demo: correct counts, even after a kill; printed output; and protection of directories that are not its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -87,9 +85,6 @@ def last_line(done: CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# --- counts -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[*SPARK, pytest.mark.long])])
 def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected: Counter[str], again: Path):
@@ -101,20 +96,12 @@ def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected:
     assert expected.total() == WORDS
     assert stored(again) == dict(expected)
     assert isinstance(document.pop("seconds"), float)
-    assert document.pop("tuples") > WORDS + len(BIBLE.read_text().splitlines())
-    assert document == {
-        "topology": "word-count",
-        "engine": engine,
-        "committed_txid": TXIDS,
-        "txids": TXIDS,
-        "input_rows": len(BIBLE.read_text().splitlines()),
-        "replays": 0,
-        "silent": [],
-        "dead_letters": 0,
-        "state": {"counts": str(again / "state" / "counts")},
-        "sinks": {},
-        "top": top(expected),
-    }
+    lines = len(BIBLE.read_text().splitlines())
+    assert document.pop("tuples") > WORDS + lines
+    numbers = {"committed_txid": TXIDS, "txids": TXIDS, "input_rows": lines, "replays": 0, "dead_letters": 0}
+    places = {"state": {"counts": str(again / "state" / "counts")}, "sinks": {}}
+    shown = {"topology": "word-count", "engine": engine, "silent": [], "top": top(expected)}
+    assert document == {**shown, **numbers, **places}
 
 
 @pytest.mark.integration
@@ -127,9 +114,7 @@ def test_a_finished_demo_starts_over_unless_keep_is_given(engine: str, expected:
         pytest.param("spark", "spark", "p7.1.written", marks=[*SPARK, pytest.mark.long]),
     ],
 )
-def test_a_killed_demo_continues_after_its_last_commit(
-    first_engine: str, engine: str, point: str, expected: Counter[str], tmp_path: Path
-):
+def test_a_killed_demo_continues_after_its_last_commit(first_engine, engine, point, expected, tmp_path):
     first = demo("--json", "--data-dir", tmp_path / "data", "--engine", first_engine, fault=f"{point}:kill:2")
     assert first.returncode == -signal.SIGKILL
     committed = committed_txid(tmp_path / "data")
@@ -164,13 +149,9 @@ def test_an_interrupted_demo_exits_with_130_and_can_continue(expected: Counter[s
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate(timeout=120)
     assert child.returncode == 130
-    document = json.loads(output.splitlines()[-1])
-    assert document["error"]["exit_code"] == 130
+    assert json.loads(output.splitlines()[-1])["error"]["exit_code"] == 130
     assert 0 < committed_txid(data_dir) < TXIDS
     assert last_line(demo("--json", "--data-dir", data_dir, "--engine", "local"))["top"] == top(expected)
-
-
-# --- data directory ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -196,9 +177,6 @@ def test_invalid_arguments_exit_with_code_2(argument: str, in_tmp: Path, capsys:
     assert main(["--json", argument]) == 2
     assert argument.removeprefix("--engine=") in json.loads(capsys.readouterr().out)["error"]["message"]
     assert list(in_tmp.iterdir()) == []
-
-
-# --- printed output ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

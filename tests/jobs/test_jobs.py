@@ -1,7 +1,5 @@
 """Example jobs: on both engines their results equal Storm's, or those of plain Python."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -208,9 +206,8 @@ def test_sliding_window(finished: Callable[..., RunHandle]):
     """Sums of 30 integers and averages of three sums are those of Storm's example (W25), each exactly once."""
     handle = finished(sliding_window.topology, end_of_input=True)
     sums = [sum(range(max(1, end - 29), end + 1)) for end in range(10, 101, 10)]
-    assert [row["average"] for row in handle.sink("averages").to_pylist()] == [
-        sum(sums[first : first + 3]) // 3 for first in (0, 3, 6)
-    ]
+    averages = [sum(sums[first : first + 3]) // 3 for first in (0, 3, 6)]
+    assert [row["average"] for row in handle.sink("averages").to_pylist()] == averages
     assert handle.state("running-sum").to_pylist() == [{"name": "sum", "sum": sums[-1]}]
 
 
@@ -271,9 +268,8 @@ def test_windows_of_the_click_stream_equal_those_of_spark(spark: Any):
     read = spark.read.schema("id long, user string, page string, time long").json(str(clicks.CLICKS))
     rows = read.where("time is not null").dropDuplicates(["id"]).where(~of.col("id").isin(late))
     minutes = of.window(of.timestamp_millis("time"), "1 minute").alias("minute")
-    counts = (
-        rows.groupBy(minutes, "page").count().select("page", "minute.start", "minute.end", of.col("count").alias("n"))
-    )
+    counts = rows.groupBy(minutes, "page").count()
+    counts = counts.select("page", "minute.start", "minute.end", of.col("count").alias("n"))
     found = counts.select("page", of.unix_millis("start"), of.unix_millis("end"), "n").collect()
     assert sorted(map(list, found)) == clicks.expected()["left"]
 
@@ -294,12 +290,7 @@ def alarms(small: int, minutes: int) -> list[tuple[int, str, datetime, Decimal]]
     return sorted(found)
 
 
-def test_card_fraud(
-    finished: Callable[..., RunHandle],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_card_fraud(finished, tmp_path, capsys, monkeypatch):
     """Alarms, after a crash too, are those of plain Python, as are those that another rule drops or adds."""
     files = {
         path.name: path.read_text(encoding="utf-8").splitlines()

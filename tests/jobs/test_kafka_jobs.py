@@ -1,7 +1,5 @@
 """Kafka job that counts hashtags, and the producer of its tweets."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections import Counter

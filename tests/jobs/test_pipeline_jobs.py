@@ -1,7 +1,5 @@
 """Pipelines without code over generated files: on both engines their tables are those that plain Python finds."""
 
-from __future__ import annotations
-
 import runpy
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """``jobs/stream_join.py``: two topics of a real broker joined as a configuration says; faults of configurations."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 from commands import printed_by, run_program, serving
 from servers.kafka_reading import messages
-from servers.redis import Redis
 from servers.running import Kafka
 
 from jobs.producers.clicks_and_views import LAST, events, main
@@ -85,9 +82,6 @@ def test_an_unreachable_broker_is_reported(tmp_path: Path):
     assert done.stderr.startswith("error: kafka spout: the brokers cannot be asked: ")
 
 
-# --- on a real broker -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def produced(kafka_broker: Kafka) -> str:
     """Produce views and clicks once; return the address of the broker."""
@@ -135,9 +129,7 @@ def test_two_topics_joined_in_a_state(produced: str, tmp_path: Path):
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_two_topics_joined_over_redis_into_a_topic(
-    produced: str, kafka_broker: Kafka, redis_server: Redis, tmp_path: Path
-):
+def test_two_topics_joined_over_redis_into_a_topic(produced, kafka_broker, redis_server, tmp_path):
     """A19, U12: each view is in the topic once, for readers of committed records."""
     topic = kafka_broker.make_topic(partitions=2)
     store = f'[store]\nurl = "redis://{redis_server.address()}/0"\nretain = "2 h"\nprefix = "{topic}"\n[sink]'

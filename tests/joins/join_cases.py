@@ -44,7 +44,6 @@ def driver(made, **options):
 
 
 def feed(running, left, right, **options):
-    """Feed rows, which may also be lists."""
     if left == END:
         return running.end_of_input()
     given = {name: rows(some) if isinstance(some, str) else some for name, some in (("l", left), ("r", right))}

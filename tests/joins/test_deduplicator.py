@@ -69,11 +69,8 @@ def test_a_tuple_switches_it_off_when_the_last_duplicate_is_quiet_ago(started):
     assert passed(driver, 109, "a", "b") == ["b"]
     assert passed(driver, 118, "b") == []
     shown = deduplicator(driver.data_dir, "once")
-    assert (shown["active"], shown["last_duplicate"], shown["known"]) == (
-        True,
-        instant(second(118) * 1000).isoformat(),
-        2,
-    )
+    last = instant(second(118) * 1000).isoformat()
+    assert (shown["active"], shown["last_duplicate"], shown["known"]) == (True, last, 2)
     assert passed(driver, 127, "c") == ["c"]
     assert deduplicator(driver.data_dir, "once", 3)["active"]
     assert passed(driver, 128, "c", "d", "d") == ["c", "d", "d"]
@@ -131,8 +128,7 @@ def test_a_restart_before_the_decision_keeps_the_plan_and_its_start(started):
 
 def test_an_opaque_transaction_that_is_planned_again_still_loads_recent_ids(started):
     driver = started(Deduplicator("id", quiet=QUIET, recent=lambda: ["a"]), opaque=True)
-    txid = driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1))
-    driver.fail(txid)
+    driver.fail(driver.feed({"s": [("a", 1), ("b", 2)]}, at=second(1)))
     assert passed(driver, 2, "a", "c") == ["c"]
 
 

@@ -1,7 +1,5 @@
 """A store server written from the documented API alone, in the standard library, behind a `RestStore`; A10, A11."""
 
-from __future__ import annotations
-
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -4,9 +4,6 @@ from join_cases import driver, topology
 
 HOUR = 3_600_000
 
-# -- the deadlock of the article -------------------------------------------------------------------------------------------
-
-
 LEFT = [(f"l{i}", "k", 10_000 + 10 * i, None) for i in range(5)]
 RIGHT = [(f"r{i}", "k", 100 * i, None) for i in range(106)]
 ROOM = 8
@@ -25,9 +22,6 @@ def test_a_right_side_far_behind_expires_catches_up_and_joins():
         assert running.state("join-left").to_pylist() == []
         unmatched = running.emitted("join", stream="unmatched_right")
         assert [row[0] for row in unmatched] == [f"r{i}" for i in range(100)]
-
-
-# -- a stream that is away -----------------------------------------------------------------------------------------------------
 
 
 def test_every_left_row_once_though_the_right_stream_is_away_for_hours():

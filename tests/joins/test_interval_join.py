@@ -1,7 +1,5 @@
 """Interval joins in the test driver: results, state, restarts, timers, chains (A1, A2, A20, U6, U7, U9)."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -136,8 +134,7 @@ def test_joins_in_sequence_and_windows_after_them() -> None:
     """U10: a join reads the output of a join, with its frontier; so does a window aggregate."""
     ten = {"before": Duration(10), "how": "left"}
     first = IntervalJoin(side("l", PARTS), side("r", PARTS), select=["l:key", "l:ts", "l:id", "r:part"], **ten)
-    spout = FeedSpout(dict.fromkeys("lrx", FIELDS))
-    builder = fed_bolt("join", first, "lr", ["key"], spout=spout)
+    builder = fed_bolt("join", first, "lr", ["key"], spout=FeedSpout(dict.fromkeys("lrx", FIELDS)))
     second = IntervalJoin(side("default", {"component": "join"}), side("x", PARTS), select=["join:id", "x:id"], **ten)
     builder.set_bolt("chain", second).fields_grouping("join", ["key"]).fields_grouping("feed", "x", ["key"])
     counts = WindowAggregate("key", n="count").with_tumbling_window(Duration(100)).with_timestamp_field("ts")

@@ -1,7 +1,5 @@
 """Interval join on both engines: the article's deadlock, all rows of either side once, a pause of the right side."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence
@@ -71,8 +69,7 @@ def test_a_right_side_far_behind_catches_up_and_every_row_comes_out_once(make_en
     old = [(f"k{n % 3}", 23 * n, f"old{n}") for n in range(40)]
     new = [(f"k{n % 4}", 988 + 3 * n, f"r{n}") for n in range(8)]
     sides = {"left": left, "right": [*old, *new]}
-    made = topology(tmp_path, sides, (4, 5))
-    handle = ended(made, tmp_path / "data", make_engine(), end_of_input=True)
+    handle = ended(topology(tmp_path, sides, (4, 5)), tmp_path / "data", make_engine(), end_of_input=True)
     found = [(row["left_id"], row["right_id"]) for row in handle.sink("default").to_pylist()]
     wanted = joined(left, sides["right"])
     assert len(found) == len(wanted)
@@ -91,8 +88,7 @@ def test_a_paused_right_side_holds_back_for_its_grace_and_no_longer(make_engine:
     """A17, U7: left rows wait in a table, or are released as soon as the right side has been read to its end."""
     hour = int(time.time()) - 3600
     sides = {"left": [("k", hour, "l0"), ("k", hour + 60, "l1")], "right": [("k", hour - 1, "r0")]}
-    made = topology(tmp_path, sides, (10, 10), grace=grace)
-    handle = ended(made, tmp_path / "data", make_engine())
+    handle = ended(topology(tmp_path, sides, (10, 10), grace=grace), tmp_path / "data", make_engine())
     found = [(row["left_id"], row["right_id"]) for row in handle.sink("default").to_pylist()]
     pending = [row["id"] for row in handle.state("join-left").to_pylist()]
     assert (found, pending) == (([], ["l0", "l1"]) if grace is None else ([("l0", "r0"), ("l1", None)], []))

@@ -1,7 +1,5 @@
 """Joins per window: Storm's API on every form of windows, names, selected fields, restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +28,6 @@ def topology(bolt: JoinBolt, streams: Sequence[str] = ("a", "b"), tasks: int = 1
 
 
 def joined(made: Topology, *batches: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Feed each batch, end the input, and return all results."""
     with TopologyTestDriver(made) as driver:
         for batch in batches:
             driver.commit(driver.feed(batch))
@@ -48,18 +45,12 @@ def at(milliseconds: int) -> datetime:
 
 FORMS = {
     "tumbling": (lambda: ab().with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
-    "sliding": (
-        lambda: ab().with_window(Duration(10), Duration(5)),
-        ["a1b1", "a1b1", "a1b2", "a4b2", "a4b4", "a4b4"],
-    ),
+    "sliding": (lambda: ab().with_window(Duration(10), Duration(5)), ["a1b1", "a1b1", "a1b2", "a4b2", "a4b4", "a4b4"]),
     "a duration, slid by a count": (lambda: ab().with_window(Duration(10), Count(8)), ["a4b2", "a4b4"]),
     "a count": (lambda: ab().with_tumbling_window(Count(4)), ["a1b1", "a4b2", "a4b4"]),
     "a count, slid by a duration": (lambda: ab().with_window(Count(3), Duration(20)), ["a4b2", "a4b4"]),
     "sessions": (lambda: ab().with_session_window(Duration(2)), ["a1b1", "a4b4"]),
-    "a trigger": (
-        lambda: ab().with_window(Duration(10), lambda one: one["id"] == "b2"),
-        ["a1b1", "a1b2"],
-    ),
+    "a trigger": (lambda: ab().with_window(Duration(10), lambda one: one["id"] == "b2"), ["a1b1", "a1b2"]),
     "per key": (lambda: ab().with_key("k").with_tumbling_window(Duration(10)), ["a1b1", "a1b2", "a4b4"]),
     "an evictor": (
         lambda: ab().with_tumbling_window(Duration(20)).with_evictor(lambda some: [x for x in some if x["id"] > "a1"]),
@@ -89,11 +80,8 @@ def test_processing_time_joins_what_comes_together() -> None:
 
 def test_times_of_the_window_are_selected() -> None:
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
-    assert joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS) == [
-        ("a1", at(0), at(10)),
-        ("a1", at(0), at(10)),
-        ("a4", at(10), at(20)),
-    ]
+    found = joined(topology(bolt.with_tumbling_window(Duration(10))), ROWS)
+    assert found == [("a1", at(0), at(10)), ("a1", at(0), at(10)), ("a4", at(10), at(20))]
     bolt = JoinBolt("a", "k").join("b", "k", "a").select("a:id, window:start, window:end").with_timestamp_field("ts")
     assert joined(topology(bolt.with_tumbling_window(Count(4))), ROWS)[0] == ("a1", None, at(3))
 
@@ -142,17 +130,12 @@ class Forward(BasicBolt):
             collector.emit(*tuple.values, stream="even")
 
 
+Selector = JoinBolt.Selector
 SELECTED = {
     "names": (lambda: JoinBolt("numbers", "k").join("forward", "key", "numbers"), "default"),
     "a stream's name": (lambda: JoinBolt("numbers", "k").join("even", "key", "numbers"), "even"),
-    "Selector.SOURCE": (
-        lambda: JoinBolt(JoinBolt.Selector.SOURCE, "numbers", "k").join("forward", "key", "numbers"),
-        "even",
-    ),
-    "Selector.STREAM": (
-        lambda: JoinBolt(JoinBolt.Selector.STREAM, "default", "k").join("even", "key", "default"),
-        "even",
-    ),
+    "Selector.SOURCE": (lambda: JoinBolt(Selector.SOURCE, "numbers", "k").join("forward", "key", "numbers"), "even"),
+    "Selector.STREAM": (lambda: JoinBolt(Selector.STREAM, "default", "k").join("even", "key", "default"), "even"),
 }
 
 

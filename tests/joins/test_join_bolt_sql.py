@@ -1,7 +1,5 @@
 """Random chains of inner and left joins over random windows give the rows that DuckDB finds, in the same order."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

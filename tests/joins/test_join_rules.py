@@ -1,7 +1,5 @@
 """The rules of interval joins one by one: what is released, joined, unmatched and expired when, at the boundaries."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

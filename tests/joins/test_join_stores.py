@@ -1,7 +1,5 @@
 """Ready-made join stores: the same rules for memory, Redis and HTTP, and how they behave when a real server fails."""
 
-from __future__ import annotations
-
 import pickle
 import time
 
@@ -25,9 +23,6 @@ def url_of(server, database=0):
 
 def bare(server, database=0):
     return client.Redis("127.0.0.1", server.ports[0], db=database)
-
-
-# -- all of them -------------------------------------------------------------------------------------------------------
 
 
 def test_stores_in_memory_keep_all_rules():
@@ -94,9 +89,6 @@ def test_rows_of_one_store_are_not_seen_in_another(redis):
     assert first.address != second.address
     assert RedisStore(url_of(redis), prefix="one").address == first.address
     assert ids(pickle.loads(pickle.dumps(first)).get_many(["a"], None, None)) == {"a": [1]}
-
-
-# -- Redis -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -305,17 +297,7 @@ def test_what_a_store_can_never_hold_is_refused_before_anything_is_stored(redis)
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "",
-        "localhost",
-        "http://h",
-        "redis://",
-        "redis://:pw@h:x",
-        "redis://:pw@h/x",
-        "redis://:pw@h?a=1",
-        "redis://h:0x",
-        5,
-    ],
+    [*"localhost http://h redis:// redis://:pw@h:x redis://:pw@h/x redis://:pw@h?a=1 redis://h:0x".split(), "", 5],
 )
 def test_an_address_that_is_none_is_refused_without_its_password(url):
     with pytest.raises(InputError, match=r"Redis: URL .*expected redis://\[USER:PASSWORD@\]HOST") as refused:

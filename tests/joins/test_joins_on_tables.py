@@ -11,17 +11,7 @@ from copy import deepcopy
 import pytest
 from fed import fed_bolt
 from join_model import JoinModel
-from join_schedules import (
-    FIELDS,
-    NAMES,
-    cut,
-    join_of,
-    join_rules,
-    join_schedule,
-    of_side,
-    ordered_rows,
-    streams_of,
-)
+from join_schedules import FIELDS, NAMES, cut, join_of, join_rules, join_schedule, of_side, ordered_rows, streams_of
 from window_schedules import FedSchedule, run_seeds, time
 
 from txstorm import rewind
@@ -85,12 +75,7 @@ def run_schedule(seed, directory):
             # A heartbeat does not ask the source: it is where the transaction before has left it.
             caught_up.append(fed.caught_up or (caught_up[-1] and not rows and not step.end))
             outcome = model.transaction(
-                txid,
-                step.stamp,
-                of_side(rows, 0),
-                of_side(rows, 1),
-                caught_up=caught_up[-1],
-                end=step.end,
+                txid, step.stamp, of_side(rows, 0), of_side(rows, 1), caught_up=caught_up[-1], end=step.end
             )
             where = f"SEED={seed}, txid {txid}, {rules}"
             check_results(driver, outcome, parallelism, where)

@@ -1,7 +1,5 @@
 """Equal keys are one key in everything that has keys, however they are written; values of other types are others."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

@@ -1,7 +1,5 @@
 """Look-ups in a Delta table that changes: types of joins, the pinned version in replays and restarts, both engines."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Sequence
@@ -58,7 +56,6 @@ def looked_up(join: LookupJoin, rows: Sequence[Any] = ROWS, tasks: int = 1) -> l
 
 
 def committed(driver: TopologyTestDriver, rows: Sequence[Any]) -> int:
-    """Feed and commit a transaction; return its txid."""
     txid = driver.feed({"s": rows})
     driver.commit(txid)
     return txid
@@ -91,30 +88,21 @@ def test_whether_an_int_meets_a_float_does_not_depend_on_its_neighbours(tmp_path
     for rows in ([("one", 1)], [("one", 1), ("other", 2.5)]):
         with pytest.raises(TxstormError):
             looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), rows)
-    assert looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), [("a", 1.0), ("b", 2.5)]) == [
-        ("a", 1.0),
-        ("b", 2.5),
-    ]
+    rows = [("a", 1.0), ("b", 2.5)]
+    assert looked_up(LookupJoin(("feed", "s"), tmp_path / "rates", on="id"), rows) == rows
 
 
 def test_values_without_arrow_type_are_joined_as_well(users: Path) -> None:
     rows = [((1, 2), 1), ({"a": 1}, 2), (3.5, 3), (7, None)]
     emitted = looked_up(LookupJoin(("feed", "s"), users, on="id", how="left"), rows)
-    assert emitted == [
-        ((1, 2), 1, "Ann"),
-        ({"a": 1}, 2, "Bob"),
-        ({"a": 1}, 2, "Bert"),
-        (3.5, 3, None),
-        (7, None, None),
-    ]
+    assert emitted == [((1, 2), 1, "Ann"), ({"a": 1}, 2, "Bob"), ({"a": 1}, 2, "Bert"), (3.5, 3, None), (7, None, None)]
 
 
 def test_several_fields_are_joined_and_selected(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"], "n": [10, 11, 12], "z": [0, 0, 0]}))
     side = Side("feed", "s", key=["n", "id"], time="n")
     join = LookupJoin(side, f"file://{tmp_path}/t", on={"n": "a", "id": "b"}, select="left:n, table:n, s:id, z")
-    made = topology(join)
-    assert made.component("j").streams["default"].fields == ("s_n", "table_n", "id", "z")
+    assert topology(join).component("j").streams["default"].fields == ("s_n", "table_n", "id", "z")
     assert looked_up(join, [(1, "y"), (2, "y"), (2, "x")]) == [(1, 11, "y", 0), (2, 12, "x", 0)]
     everything = topology(LookupJoin(side, tmp_path / "t", on={"n": "a", "id": "b"}))
     assert everything.component("j").streams["default"].fields == ("s_n", "id", "a", "b", "table_n", "z")
@@ -147,8 +135,7 @@ def test_a_newer_version_is_looked_for_after_the_refresh_time(users: Path) -> No
     found = []
     with TopologyTestDriver(topology(join), clock=clock) as driver:
         for number in range(5):
-            txid = committed(driver, [("a", 3)])
-            found.append(len(names(driver, txid)))
+            found.append(len(names(driver, committed(driver, [("a", 3)]))))
             add(users, id=[3], name=[f"new {number}"])
             driver.advance(4)
             if number == 3:
@@ -173,8 +160,7 @@ def test_a_replay_sees_the_version_of_the_first_attempt(how: str, users: Path) -
         driver.commit(txid)
         assert len(driver.attempts(txid)) == 2
         assert sorted(driver.emitted("j", txid)) == sorted(before) == [("a", 1, "Ann"), ("b", 3, None)]
-        following = driver.feed({"s": [("b", 3)]})
-        assert names(driver, following) == ["Cid"]
+        assert names(driver, driver.feed({"s": [("b", 3)]})) == ["Cid"]
 
 
 def test_an_opaque_transaction_that_is_planned_again_pins_again(users: Path) -> None:
@@ -212,8 +198,7 @@ def test_a_table_that_sql_defines_anew_is_still_the_same(users: Path) -> None:
         committed(driver, [("a", 1)])
         DeltaTable.create(users, schema=DeltaTable(users).schema(), mode="overwrite")
         add(users, id=[1], name=["Anew"])
-        txid = committed(driver, [("a", 1)])
-        assert names(driver, txid) == ["Anew"]
+        assert names(driver, committed(driver, [("a", 1)])) == ["Anew"]
 
 
 def kept_topology(users: Path, number: int, **settings: Any) -> Topology:
@@ -254,13 +239,9 @@ def test_a_committed_transaction_is_replayed_with_its_version(users: Path, tmp_p
     add(users, id=[3], name=["Cid"])
     cached.CACHE.clear()
     assert replay_txid(kept_topology(users, 10), data, 2).equal
-    topology = kept_topology(users, 12)
-    run(topology, engine="local", data_dir=data, available_now=True).awaitTermination(120)
+    run(kept_topology(users, 12), engine="local", data_dir=data, available_now=True).awaitTermination(120)
     assert kept(data)[-1] == ("n9", 1, "Ann")
     assert ("n11", 3, "Cid") in kept(data)
-
-
-# -- tables that are lost ------------------------------------------------------------------------------------------------
 
 
 def vacuum(users: Path) -> None:
@@ -308,13 +289,10 @@ LOST = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
-    name: str, users: Path, tmp_path: Path
-) -> None:
+def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(name: str, users: Path, tmp_path: Path):
     """One clear error; nothing is lost, and the transaction is processed with the version that it had pinned."""
     lose, message = LOST[name]
-    join = LookupJoin(("feed", "s"), users, on="id", how="left", refresh=ALWAYS)
-    made = topology(join, tasks=2)
+    made = topology(LookupJoin(("feed", "s"), users, on="id", how="left", refresh=ALWAYS), tasks=2)
     shutil.copytree(users, tmp_path / "copy")
     with TopologyTestDriver(made, data_dir=tmp_path / "data") as driver:
         committed(driver, ROWS)
@@ -334,16 +312,12 @@ def test_a_table_that_is_lost_ends_the_run_once_and_a_restored_one_continues_it(
         driver.restart()
         driver.commit(txid)
         assert sorted(driver.emitted("j", txid)) == [("x", 1, "Ann"), ("y", 3, None)]
-        following = committed(driver, [("x", 1)])
-        assert names(driver, following) == ["Ann"]
+        assert names(driver, committed(driver, [("x", 1)])) == ["Ann"]
 
 
-def test_a_table_that_cannot_be_looked_at_for_a_while_is_not_missed(
-    users: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_cannot_be_looked_at_for_a_while_is_not_missed(users: Path, caplog: pytest.LogCaptureFixture):
     """Pinning fails while the table is away; it is back when the tuples are joined."""
-    join = LookupJoin(("feed", "s"), users, on="id", refresh=ALWAYS)
-    made = topology(join)
+    made = topology(LookupJoin(("feed", "s"), users, on="id", refresh=ALWAYS))
     lookup: Any = made.component("j").object
     pinned = lookup.pin(_At(1), None)
     users.rename(users.with_name("away"))

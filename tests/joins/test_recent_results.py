@@ -70,8 +70,7 @@ def test_a_topology_that_reads_its_own_sink(tmp_path):
     recent = recent_in_sink(tmp_path / "own", "results", "id")
     once = Deduplicator("id", quiet=Duration.seconds(1), recent=recent)
     builder = fed_bolt("once", once, {"s": ("id",)}, ["id"])
-    sink = builder.set_committer_bolt("rows", DeltaSink("results", {"id": str}))
-    sink.global_grouping("once", "s")
+    builder.set_committer_bolt("rows", DeltaSink("results", {"id": str})).global_grouping("once", "s")
     with TopologyTestDriver(builder.build_topology(), data_dir=tmp_path / "own") as driver:
         driver.commit(driver.feed({"s": [("a",), ("b",)]}))
         driver.advance(5)

@@ -1,7 +1,5 @@
 """Join store behind the HTTP API: real servers that die, are slow or lie; the API itself; and what is refused."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import signal
@@ -34,9 +32,6 @@ def proxy(server):
         yield made
 
 
-# -- the API -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_api_as_it_is_documented(server):
     """A10, A11: every call, with another client, so that any storage can stand behind it."""
     url = server.url
@@ -44,10 +39,7 @@ def test_the_api_as_it_is_documented(server):
     assert asked(f"{url}/rows", {"rows": rows}) == (200, {"rows": 3})
     found = {"rows": [[[1, "a", {"d": {"D": "2026-01-31"}}], [3, "b", {"v": 1}]], []]}
     assert asked(f"{url}/lookups", {"keys": ["api", "none"], "start": None, "end": None}) == (200, found)
-    assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (
-        200,
-        {"rows": [found["rows"][0][1:]]},
-    )
+    assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (200, {"rows": [found["rows"][0][1:]]})
     assert asked(f"{url}/expiry", {"before": 2}) == (200, {"before": 2})
     assert asked(f"{url}/lookups", {"keys": ["api"], "start": None, "end": 2}) == (200, {"rows": [[]]})
     assert asked(f"{url}/health") == (200, {"status": "ok"})
@@ -145,14 +137,9 @@ def test_a_redis_behind_the_api_that_cannot_be_used_is_named(redis, tmp_path, sp
 
 def test_every_request_needs_the_token(tmp_path):
     with store_server(tmp_path, "--store", "memory", "--token", "se-cret") as server:
-        for given in (
-            {},
-            {"Authorization": "se-cret"},
-            {"Authorization": "Bearer se-cre"},
-            {"Authorization": "Bearer ä"},
-        ):
+        for given in ("", "se-cret", "Bearer se-cre", "Bearer ä"):
+            headers = {"Authorization": given.encode("utf-8").decode("latin-1")} if given else {}
             for path, method in (("/store", "GET"), ("/rows", "POST"), ("/mark", "GET"), ("/nothing", "GET")):
-                headers = {name: value.encode("utf-8").decode("latin-1") for name, value in given.items()}
                 body = None if method == "GET" else {}
                 assert asked(server.url + path, body, method, **headers)[0] == 401
         assert asked(f"{server.url}/health")[0] == asked(f"{server.url}/openapi.json")[0] == 200
@@ -162,9 +149,6 @@ def test_every_request_needs_the_token(tmp_path):
         assert RestStore(server.url, token="se-cret").get_many(["a"], None, None) == {"a": []}
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
-
-
 def test_servers_that_are_killed_and_restarted(own_redis, tmp_path):
     """A10: the API server and the Redis behind it die in turn; calls are repeated until both are back."""
     spec = f"redis:redis://{own_redis.address()}/0"
@@ -172,19 +156,13 @@ def test_servers_that_are_killed_and_restarted(own_redis, tmp_path):
         store = RestStore(server.url, retry_for=0, timeout=10)
         store.put_many([row("a", 1, 1)])
         server.process.kill()
-        for call in (
-            lambda: store.put_many([row("a", 2, 2)]),
-            lambda: store.get_many(["a"], None, None),
-            store.mark,
-        ):
+        for call in (lambda: store.put_many([row("a", 2, 2)]), lambda: store.get_many(["a"], None, None), store.mark):
             with pytest.raises(OSError, match=rf"join store at {server.url}: (GET|POST) /\w+: "):
                 call()
         server.start()
         store.put_many([row("a", 2, 2)])
         own_redis.kill()
-        with pytest.raises(
-            OSError, match=r"the server answers 503: join store 'txstorm-join' in redis://.*cannot look"
-        ):
+        with pytest.raises(OSError, match=r"answers 503: join store 'txstorm-join' in redis://.*cannot look"):
             store.get_many(["a"], None, None)
         assert asked(f"{server.url}/health")[0] == 200
         own_redis.restart()
@@ -307,9 +285,6 @@ def test_an_answer_that_trickles_is_too_late(proxy):
         RestStore(proxy.url, timeout=0.3, retry_for=0.1).get_many(["slow"], None, None)
 
 
-# -- sizes and arguments -----------------------------------------------------------------------------------------------
-
-
 def test_requests_are_cut_to_the_size_that_the_server_accepts(tmp_path):
     with store_server(tmp_path, "--store", "memory", "--max-body", "2000") as server, faulty(server) as proxy:
         store = RestStore(proxy.url)
@@ -324,10 +299,8 @@ def test_requests_are_cut_to_the_size_that_the_server_accepts(tmp_path):
         for call in (store.check_rows, store.put_many):
             with pytest.raises(StateError, match=r"key 'large': .* has 3,\d+ bytes, the server accepts 2,000 at most"):
                 call([row("fine", 1, 1), large])
-        assert asked(f"{server.url}/rows", b" " * 200_000) == (
-            413,
-            {"detail": "the body has 200,000 bytes, expected at most 2,000"},
-        )
+        detail = {"detail": "the body has 200,000 bytes, expected at most 2,000"}
+        assert asked(f"{server.url}/rows", b" " * 200_000) == (413, detail)
 
 
 def test_a_proxy_that_accepts_less_than_the_server_says(proxy):
@@ -356,13 +329,9 @@ def test_another_version_of_the_api_and_other_services(proxy):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("localhost:80", "expected http://HOST:PORT"),
-        ("redis://h", "expected http://HOST:PORT"),
-        ("http://", "expected http://HOST:PORT"),
-        ("http://h:0x", "expected http://HOST:PORT"),
+        *((url, "expected http://HOST:PORT") for url in ("localhost:80", "redis://h", "http://", "http://h:0x", 5)),
         ("http://u:pw@h", "it has a user or a password; pass a token instead"),
         ("http://h?a=pw", "it has a query"),
-        (5, "expected http://HOST:PORT"),
     ],
 )
 def test_a_wrong_url(url, message):
@@ -379,9 +348,6 @@ def test_wrong_times_and_tokens():
             RestStore("http://h", token=token)
         assert not str(token).strip() or str(token).strip() not in str(refused.value)
     assert "secret" not in repr(RestStore("http://h", token="secret"))
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])

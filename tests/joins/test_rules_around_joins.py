@@ -1,7 +1,5 @@
 """The rules around interval joins one by one: what follows a join, positions for a time, and a side that has ended."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -53,7 +51,6 @@ def test_the_frontier_of_a_join_is_the_position_of_the_next(lag, left, right, pa
 
 
 def ends(field):
-    """A bolt that emits end and ids of each window."""
     row = lambda window: (window.end_timestamp, "".join(one[field] for one in window.get()))  # noqa: E731
     return Emitting("end ids", row).with_tumbling_window(Duration(10))
 
@@ -81,9 +78,6 @@ def test_unmatched_left_rows_of_a_slow_partition_are_not_late_in_windows():
         assert found == [[], [], [(10, "ac")]]
 
 
-# -- positions for a time ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("wanted", [-1, 0, 4, 5, 6, 9, 10])
 @pytest.mark.parametrize(("start", "end"), [(0, 5), (2, 5), (2, 3), (3, 3)])
 def test_the_first_offset_of_a_time(wanted, start, end):
@@ -106,9 +100,6 @@ def test_a_rewind_goes_to_the_last_transaction_before_a_time(to, txid, tmp_path,
     command.printed(*arguments, "--yes")
     with driver(topology(**sides), data_dir=tmp_path / "data") as running:
         assert running.committed == txid
-
-
-# -- a side that has ended ------------------------------------------------------------------------------------------------
 
 
 def test_a_side_that_has_ended_holds_nothing_back(tmp_path):

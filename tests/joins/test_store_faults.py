@@ -21,14 +21,12 @@ def lines(tmp_path_factory):
 
 
 def begin(store, lines, place):
-    """Start a run of about forty transactions."""
     settings = {"retry_backoff_max": 0.2, "max_group_txids": 2}
     topology = topology_of(lines[0], store, rows=40)
     return run(topology, engine="local", data_dir=place / "data", end_of_input=True, settings=settings)
 
 
 def reached(handle, least):
-    """Block until the run has committed a txid."""
     deadline = monotonic() + 60
     while handle.committed < least:
         assert handle.isActive, handle.exception()
@@ -39,9 +37,6 @@ def reached(handle, least):
 def finish(handle, lines):
     handle.awaitTermination()
     compare(handle, lines)
-
-
-# -- Redis -------------------------------------------------------------------------------------------------------------
 
 
 def killed(server, _bare):
@@ -96,9 +91,6 @@ def test_a_redis_that_has_lost_rows_ends_the_next_start(own_redis, lines, tmp_pa
     finish(begin(RedisStore(url), lines, tmp_path), lines)
 
 
-# -- REST --------------------------------------------------------------------------------------------------------------
-
-
 def late(answer):
     sleep(1.2)
     return answer
@@ -116,11 +108,7 @@ ANSWERS = [
 
 
 class Troubles:
-    """Wrong answers to one kind of request, each after five right ones: a group of two transactions puts four times.
-
-    Attributes:
-        to_come: name, change and number of the wrong answers.
-    """
+    """Wrong answers to one kind of request, each after five right ones: a group puts four times."""
 
     def __init__(self):
         self.to_come = [one for name, change, times in ANSWERS for one in [("", None, 5), (name, change, times)]]

@@ -1,7 +1,5 @@
 """External store join: feed, hold and look-up in one topology, on the test driver; rows A10, A12, A13, A16 to A20."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.store_joins import Counting, commit, end, net
 
@@ -22,12 +20,9 @@ def test_left_rows_wait_until_the_right_side_is_consumed_past_them_and_are_then_
         commit(driver, {"l": [("c", 100, "l3", "l0")], "r": [("a", 100, "r2", "r1"), ("a", 300, "r3", "r0")]})
         assert driver.emitted("fill", 2, stream="position") == [(100_000,)]
         assert driver.emitted("match") == []  # more right rows of 100 may follow
-        held = driver.state("sync-left").to_pylist()
-        assert sorted((one["key"], one["time"], one["id"], one["partition"]) for one in held) == [
-            ("a", 100_000, "l1", "l0"),
-            ("b", 101_000, "l2", "l0"),
-            ("c", 100_000, "l3", "l0"),
-        ]
+        rows = driver.state("sync-left").to_pylist()
+        held = sorted((one["key"], one["time"], one["id"], one["partition"]) for one in rows)
+        assert held == [("a", 100_000, "l1", "l0"), ("b", 101_000, "l2", "l0"), ("c", 100_000, "l3", "l0")]
         commit(driver, {"r": [("a", 102, "r4", "r1")]})
         assert driver.emitted("sync", 3) == [("a", 100, "l1", "l0"), ("c", 100, "l3", "l0"), ("b", 101, "l2", "l0")]
         assert driver.emitted("match", 3) == [("l1", "r1"), ("l1", "r2"), ("l3", None), ("l2", None)]
@@ -48,8 +43,7 @@ def test_nothing_is_put_or_expired_before_the_decision():
     """A failed attempt leaves nothing behind, in either phase."""
     store = Counting()
     with TopologyTestDriver(net(store)) as driver:
-        rows = [("a", 500, "r1", "r0"), ("a", 500, "r2", "r1")]
-        driver.feed({"r": rows})
+        driver.feed({"r": [("a", 500, "r1", "r0"), ("a", 500, "r2", "r1")]})
         driver.fail(1)
         driver.ack(1)
         assert (store.puts, store.expired) == ([], [])
@@ -65,9 +59,8 @@ def test_look_ups_see_staged_rows_and_the_first_row_of_an_id():
     """The right rows of the same transaction match; a row that comes again does not replace the first one."""
     store = MemoryStore()
     with TopologyTestDriver(net(store, select=["left:id", "right:id", "right:ts"])) as driver:
-        commit(
-            driver, {"r": [("a", 95, "r1", "r0"), ("a", 95, "r1", "r0"), ("a", 95, "r2", "r0"), ("a", 200, "r9", "r1")]}
-        )
+        first = [*[("a", 95, "r1", "r0")] * 2, ("a", 95, "r2", "r0"), ("a", 200, "r9", "r1")]
+        commit(driver, {"r": first})
         rows = [("a", 99, "r1", "r0"), ("a", 200, "r4", "r0"), ("a", 100, "r3", "r1"), ("a", 200, "r5", "r1")]
         commit(driver, {"l": [("a", 100, "l1", "l0")], "r": rows})
         assert driver.emitted("match") == [("l1", "r1", 95), ("l1", "r2", 95), ("l1", "r3", 100)]

@@ -1,7 +1,5 @@
 """The rules of external stores one by one: what is put, seen, held back, passed on, joined and asked for, and when."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -47,7 +45,6 @@ def both(store, *, how="left", before=10, after=0, batch_size=7, right=None, **o
 
 
 def fed(driver, left="", right=None, **options):
-    """Feed and process one transaction; return its txid."""
     given = {"l": rows(left, "l0")}
     if right is not None:
         given["r"] = rows(right, "r0")
@@ -56,8 +53,7 @@ def fed(driver, left="", right=None, **options):
 
 def pairs(driver, txid=None, **options):
     """Return what the join emitted as a text such as ``a-b c-``."""
-    found = driver.emitted("match", txid, **options)
-    return " ".join(f"{one}-{other or ''}" for one, other in found)
+    return " ".join(f"{one}-{other or ''}" for one, other in driver.emitted("match", txid, **options))
 
 
 def passed(driver, txid):
@@ -72,15 +68,11 @@ def step(driver, left="", right=None, **options):
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.integration)])
 def make_store(request):
-    """Return a function that makes an object of one store."""
     if request.param == "memory":
         one = MemoryStore()
         return lambda: one
     server = request.getfixturevalue("redis")
     return lambda: RedisStore(f"redis://{server.address()}/0", prefix="one")
-
-
-# -- the feed ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_position_is_emitted_in_each_transaction():
@@ -160,9 +152,6 @@ def test_requests_of_several_tasks():
         assert store.gets == puts == sum(math.ceil(n / 4) for n in tasks.values())
 
 
-# -- the rows that wait ------------------------------------------------------------------------------------------------
-
-
 def test_rows_pass_by_time_then_arrival():
     with both(MemoryStore()) as driver:
         assert passed(driver, step(driver, "c@7 a@5 b@5", "p@1")) == ""
@@ -213,8 +202,6 @@ def test_a_consumed_time_outlives_a_restart():
         assert [row["id"] for row in driver.state("sync-left").to_pylist()] == ["b"]
 
 
-# -- the join ----------------------------------------------------------------------------------------------------------
-
 TYPES = {
     "inner": [("a", "p"), ("a", "q"), ("c", "t")],
     "left": [("a", "p"), ("a", "q"), ("b", None), ("c", "t"), ("d", None)],
@@ -246,9 +233,6 @@ def test_a_feeder_and_a_joiner_apart(make_store):
         feeding.commit(feeding.feed({"r": rows("t@20 u@21", "r0")}))
         consumed.append(21)
         assert pairs(joining, step(joining)) == "b-q b-s b-t"
-
-
-# -- a failure ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_opaque_replay_that_shrinks():

@@ -1,7 +1,5 @@
 """The state and the store variant of a join agree on pairs and unmatched left rows, over random schedules; A16 to A18."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter as Multiset
@@ -20,7 +18,6 @@ LAG = 8
 
 
 def sides(rng):
-    """Return both sides: with partitions, or each as a whole."""
     parts = rng.random() < 0.5
     common = {"key": "key", "time": "ts", "id": "id", "lag": Duration(LAG)}
     if not parts:
@@ -46,7 +43,6 @@ def schedule(rng):
 
 
 def interval_net(left, right, how, bounds):
-    """Return the state variant."""
     builder = TransactionalTopologyBuilder("state", "feed", spout())
     join = IntervalJoin(
         left, right, how=how, select=["left:id", "right:id"] if how == "left" else ["left:id"], **bounds
@@ -87,8 +83,7 @@ def compare(store, seed):
     select = ["left:id", "right:id"] if how == "left" else ["left:id"]
     options = {"left": left, "right": right, "how": how, "select": select, "batch_size": rng.randint(1, 5)}
     sync, feed = {"after": Duration(after)}, {"retain": Duration.hours(1), "batch_size": rng.randint(1, 5)}
-    tasks = rng.choice((1, 2))
-    topology = net(store, sync=sync, feed=feed, tasks=tasks, **options, **bounds)
+    topology = net(store, sync=sync, feed=feed, tasks=rng.choice((1, 2)), **options, **bounds)
     assert results(topology, batches, ends=ends, rng=rng) == expected, f"seed {seed}: replay with compare(…, {seed})"
 
 

@@ -1,7 +1,5 @@
 """Two sources in one topology: a cap of rows and bytes each, a lagging one, and facts that are fixed at planning."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -54,7 +52,6 @@ def built(spout: CompositeSpout, directory: Path, fails: int = 0) -> Any:
 
 
 def by_txid(handle: Any) -> dict[str, dict[int, int]]:
-    """Return source → txid → number of its rows."""
     found: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for row in handle.sink("rows").to_pylist():
         found[row["source"]][row["_txid"]] += 1
@@ -75,8 +72,7 @@ def test_each_source_has_its_own_cap_of_rows_and_bytes(make_engine, tmp_path):
             "right": FileSpout(tmp_path / "right.txt", max_batch_rows=1000, max_batch_bytes=250),
         }
     )
-    handle = ended(built(spout, tmp_path), tmp_path / "data", make_engine())
-    found = by_txid(handle)
+    found = by_txid(ended(built(spout, tmp_path), tmp_path / "data", make_engine()))
     assert found["left"] == dict.fromkeys(range(1, 7), 10)
     assert found["right"] == dict.fromkeys(range(1, 13), 25)  # of 10 bytes each
 

@@ -1,7 +1,5 @@
 """Topology for fault injection: joins the records of two topics by key, within a second of event time."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -20,19 +18,13 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 def parsed(row: Any) -> tuple[str, int, int, str]:
-    """Split ``KEY TIME ID`` into fields."""
     key, time, id = row["value"].split()
     return key, int(time), row["partition"], id
 
 
 def topology(brokers: str, left: str, right: str, rows: int = 300) -> Topology:
     """Build the topology; used as ``txstorm run "join_job:topology(…)"``."""
-    options = {
-        "fields": ("value", "partition"),
-        "max_batch_rows": rows,
-        "patience": 1.0,
-        "discover_seconds": 1.0,
-    }
+    options = {"fields": ("value", "partition"), "max_batch_rows": rows, "patience": 1.0, "discover_seconds": 1.0}
     sources = {
         name: OpaqueTransactionalKafkaSpout(topic, brokers, **options)
         for name, topic in (("left", left), ("right", right))

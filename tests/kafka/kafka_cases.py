@@ -1,7 +1,5 @@
 """Fixtures for Kafka tests: topics of known content, a topology that stores tuples, and an independent reader."""
 
-from __future__ import annotations
-
 import json
 import random
 import uuid
@@ -28,14 +26,8 @@ def produce_with_aborts(
 ) -> None:
     """Write at least `records` committed records to `topic`, in transactions of which 30 % are aborted.
 
-    Args:
-        kafka: the cluster.
-        topic: the topic, which exists already.
-        records: the number of committed records, at least.
-        partitions: the number of partitions, chosen at random for each record.
-        rng: decides on sizes, aborts and partitions.
-        most: the largest number of records in a transaction.
-        words: the number of distinct values; each starts with ``good``, or ``aborted`` in an aborted transaction.
+    A transaction has at most `most` records, each in a random partition. There are `words` distinct values, which start
+    with ``good``, or ``aborted`` in an aborted transaction.
     """
     settings = {"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex, "linger.ms": 0}
     producer = Producer(settings)
@@ -63,7 +55,6 @@ def content(kafka: Kafka, *topics: str) -> Counter[tuple[str, str, int, int]]:
 
 
 def delete(kafka: Kafka, topic: str) -> None:
-    """Delete a topic; return when it is gone from the broker's metadata."""
     admin = kafka.admin()
     admin.delete_topics([topic])[topic].result(30)
     eventually(lambda: topic not in admin.list_topics(timeout=5).topics, "the topic to go")
@@ -83,7 +74,6 @@ def keeping(spout, tasks: int = 2, **settings) -> Topology:
 
 
 def kept(data_dir: Path) -> Counter[tuple[str, str, int, int]]:
-    """Return the rows of the sink, in the format of `content`."""
     return Counter((row["value"], row["topic"], row["partition"], row["offset"]) for row in rows(data_dir))
 
 

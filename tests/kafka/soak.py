@@ -5,8 +5,6 @@ standby, run on Spark clusters of two executors. A seed determines which process
 timing is not reproducible.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading
@@ -59,14 +57,7 @@ class Producer(Writer):
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of the sink table, which every non-empty transaction changes.
-
-    Attributes:
-        at: time of the commit, in seconds since the epoch.
-        planned: time at which its last transaction was planned, in seconds since the epoch.
-        last: its last txid.
-        rows: the number of rows added.
-    """
+    """A commit of the sink table, which every non-empty transaction changes; `planned`: when its last one was."""
 
     at: float
     planned: float
@@ -75,11 +66,7 @@ class Commit:
 
 
 class Commits(threading.Thread):
-    """A thread that tails the log of a Delta table.
-
-    Attributes:
-        seen: the commits of transactions so far, in order.
-    """
+    """A thread that tails the log of a Delta table, and keeps the commits `seen`."""
 
     def __init__(self, table: Path) -> None:
         super().__init__(daemon=True, name="commits")
@@ -94,13 +81,11 @@ class Commits(threading.Thread):
             self.look()
 
     def end(self) -> None:
-        """Stop tailing the log."""
         self._over.set()
         if self.is_alive():
             self.join()
 
     def look(self) -> None:
-        """Read all new log entries into `seen`."""
         while (path := self._log / f"{self._next:020d}.json").exists():
             self._next += 1
             actions = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -125,13 +110,7 @@ class Commits(threading.Thread):
 
 
 class Fault(NamedTuple):
-    """An injected fault, and the seconds until the system had recovered from it.
-
-    Attributes:
-        kind: the kind of process that was killed.
-        next: seconds from the kill to the next commit.
-        fresh: seconds from the kill to the first commit of a transaction that was planned after it.
-    """
+    """The kill of a process, and the seconds to the `next` commit, and to that of a transaction planned after it."""
 
     kind: str
     next: float
@@ -145,16 +124,9 @@ def percentile(values: list[float], share: float) -> float | None:
 
 @dataclass
 class Soak:
-    """One soak test, from starting the servers to the report.
+    """One soak test in an empty directory, from starting the servers to the report; `seed` determines the kills.
 
-    Attributes:
-        place: an empty directory for all files.
-        seed: determines which processes are killed, and when.
-        say: callback that receives progress messages.
-        rate: records per second, aborted ones included.
-        rest: maximum pause in seconds after each fault.
-        faults: the faults injected so far.
-        struck: whether the first fault has begun.
+    `rate` counts aborted records too, `rest` is the longest pause after a fault; `struck`: the first fault has begun.
     """
 
     place: Path
@@ -202,8 +174,6 @@ class Soak:
         if self.writer.is_alive():
             with suppress(AssertionError):
                 self.writer.end()
-
-    # -- faults -------------------------------------------------------------------------------------------------
 
     def _inject_faults(self, seconds: float) -> None:
         began = time.time()
@@ -288,8 +258,6 @@ class Soak:
         time.sleep(rng.uniform(0.2, 2))
         server.restart()
         return struck
-
-    # -- reporting ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _progress(self, began: float) -> Iterator[None]:

@@ -1,7 +1,5 @@
 """Command line of `scripts/soak`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

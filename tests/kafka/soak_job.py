@@ -4,8 +4,6 @@ A record is ``"<word> <number>"``; all records of a word are in one partition, s
 is known, and the hash by word can depend on it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,7 +27,6 @@ def trail(before: int, numbers: Iterable[int]) -> int:
 
 
 def parsed(row: Any) -> tuple[str, int, int, int]:
-    """Parse the value of a record into word and number."""
     word, _, number = row["value"].partition(" ")
     return word, int(number), row["partition"], row["offset"]
 

@@ -1,7 +1,5 @@
 """Verification of the soak test's tables without txstorm: every committed record exactly once, in its transaction."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,11 +11,7 @@ FACTOR, MODULUS = 1_000_003, (1 << 61) - 1
 
 
 def verify(data_dir: Path, topic: str, committed: Iterable[tuple[int, int, str]]) -> tuple[Verifier, int]:
-    """Check all tables against `committed`, the (partition, offset, value) of every committed record of `topic`.
-
-    Returns:
-        The verifier with the problems found, and the number of records.
-    """
+    """Check all tables against every committed (partition, offset, value) of `topic`; return verifier and number."""
     verifier = Verifier(data_dir)
     records = _located(verifier, topic, committed)
     unread = int((records["_txid"] == 0).sum())

@@ -1,7 +1,5 @@
 """``txstorm data-delay collect`` and ``serve`` with a real broker and a real server, and the client of joins."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import signal
@@ -88,11 +86,7 @@ def collecting() -> Iterator[Collecting]:
 
 
 def put(kafka: Kafka, topic: str, times: list[int], partition: int = 0) -> None:
-    """Write records with these times, which are also their values."""
     kafka.produce(topic, times, partition, times=times)
-
-
-# --- collector --------------------------------------------------------------------------------------------------------
 
 
 def test_delay_of_a_consumer_group(kafka_broker: Kafka, collecting: Collecting):
@@ -223,9 +217,6 @@ def test_unknown_topic_and_missing_brokers(kafka_broker: Kafka, collecting: Coll
     away.close()
 
 
-# --- API --------------------------------------------------------------------------------------------------------------
-
-
 def test_api_returns_the_last_report(api: str):
     """A15: consumed time, delay, partitions, report time; 404 for an unknown name."""
     assert asked(f"{api}/delay/clicks")[0] == 404
@@ -274,9 +265,6 @@ def test_token_is_required():
         assert asked(f"{url}/delay/clicks", Authorization="Bearer secret")[1]["stale"] is True
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-
-
-# --- client -----------------------------------------------------------------------------------------------------------
 
 
 def test_client_is_the_report_of_a_join(api: str):
@@ -370,9 +358,6 @@ def test_wrong_arguments_of_the_client(arguments: tuple[str, str], what: str):
         DataDelay(*arguments)
     with pytest.raises(InputError, match="expected s, ms, us, datetime"):
         DataDelay("http://h:1", "clicks", unit="minutes")
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_collector_reports_to_the_api(kafka_broker: Kafka, api: str, tmp_path: Path):

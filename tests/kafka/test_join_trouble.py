@@ -4,8 +4,6 @@ What it must find is computed from the topics' records in SQL, without txstorm's
 ``TXSTORM_TROUBLE_SEED`` overrides it.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -98,7 +96,6 @@ def rows_of(kafka: Kafka, topic: str) -> list[tuple[str, int, str]]:
 
 
 def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) -> None:
-    """Check the sinks against the join of all records in SQL."""
     with duckdb.connect() as sql:
         for name, rows in (("l", left), ("r", right)):
             sql.execute(f"create table {name} (key text, ms bigint, id text)")
@@ -120,9 +117,7 @@ def verify(data_dir: Path, left: list, right: list, say: Callable[[str], None]) 
 
 
 @pytest.mark.slow
-def test_every_row_once_whatever_pauses_is_cut_off_or_killed(
-    kafka_broker: Kafka, tmp_path: Path, progress: Callable[[str], None]
-):
+def test_every_row_once_whatever_pauses_is_cut_off_or_killed(kafka_broker, tmp_path, progress):
     """A1, A7, A17, A23: two topics of a real broker, joined as SQL joins what is in them."""
     proxy = kafka_broker.proxy()
 
@@ -138,9 +133,7 @@ def test_every_row_once_whatever_pauses_is_cut_off_or_killed(
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("records", "pause", "kills"), [(3000, 6, 3), (40_000, 60, 20)])
-def test_every_row_once_though_the_leader_of_a_partition_is_killed(
-    tmp_path: Path, progress: Callable[[str], None], records: int, pause: float, kills: int
-):
+def test_every_row_once_though_the_leader_of_a_partition_is_killed(tmp_path, progress, records, pause, kills):
     with start_kafka(tmp_path / "kafka", brokers=2) as kafka:
 
         def kill(rng: random.Random, topic: str) -> None:

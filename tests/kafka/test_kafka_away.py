@@ -1,7 +1,5 @@
 """Kafka spouts with brokers that are unreachable, or killed and restarted, while they read."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

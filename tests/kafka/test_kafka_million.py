@@ -1,7 +1,5 @@
 """Exact counts of a million Kafka records, with 30 % of the producer's transactions aborted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

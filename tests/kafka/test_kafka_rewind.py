@@ -1,7 +1,5 @@
 """Rewinds to a time of topologies without event time: the times of records on a real broker decide."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,7 +27,6 @@ def at(second: float) -> datetime:
 
 
 def produce(kafka: Kafka, topic: str, seconds: dict[int, list[float]]) -> None:
-    """Write records of these times to each partition."""
     for partition, times in seconds.items():
         kafka.produce(topic, times, partition, times=[int(at(one).timestamp() * 1000) for one in times])
 

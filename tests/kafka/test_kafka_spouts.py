@@ -1,7 +1,5 @@
 """Kafka spouts on a real broker: every committed record is read exactly once, also after changes to topics."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading
@@ -169,9 +167,6 @@ def test_records_after_an_open_transaction_wait_for_its_end(kafka_broker: Kafka,
     assert [row["value"] for row in rows(tmp_path / "data")] == ["before", "inside", "after"]
 
 
-# --- deleted records and topics ---------------------------------------------------------------------------------------
-
-
 def filled(kafka: Kafka) -> str:
     """Return a new topic with the records 0 to 99."""
     topic = kafka.make_topic()
@@ -301,9 +296,6 @@ def test_a_deleted_topic_is_reported(kafka_broker: Kafka, tmp_path):
         ended(keeping(spout), tmp_path / "data")
 
 
-# --- start position and fields ----------------------------------------------------------------------------------------
-
-
 def test_reading_starts_at_the_configured_position(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic(partitions=2)
     then = int(time.time()) - 3600
@@ -374,9 +366,6 @@ def test_one_topic_does_not_starve_another(kafka_broker: Kafka, tmp_path):
     assert first == {(busy, 0): 50, (busy, 1): 50, (quiet, 0): 20}
 
 
-# --- records that cannot be decoded -----------------------------------------------------------------------------------
-
-
 def test_an_undecodable_record_is_reported(kafka_broker: Kafka, tmp_path):
     topic = kafka_broker.make_topic()
     kafka_broker.produce(topic, [b"good", b"\xff\xfe", b"good too"])
@@ -412,9 +401,6 @@ def test_a_record_whose_time_python_does_not_have_is_left_out_alone(kafka_broker
     assert f"offset 1: its timestamp, {now * 1000} ms, is a time out of the years 1 to 9999" in letters[0]["message"]
     with pytest.raises(SpoutError, match=rf"{topic}/0, offset 1: its timestamp"):
         ended(keeping(spout_of(kafka_broker, topic, spout, fields=(*FIELDS, "timestamp"))), tmp_path / "more")
-
-
-# --- consumer groups, and connection errors ---------------------------------------------------------------------------
 
 
 def test_positions_are_committed_to_a_consumer_group_and_never_read(kafka_broker: Kafka, tmp_path):

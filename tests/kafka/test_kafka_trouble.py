@@ -4,16 +4,12 @@ The seed is printed; ``TXSTORM_TROUBLE_SEED`` overrides it, and ``TXSTORM_TROUBL
 of the long runs. A seed reproduces the sequence of faults, not the timing of threads and processes.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from servers.running import Kafka, ZooKeeper, start_kafka
+from servers.running import start_kafka
 from trouble import HARMLESS, LOSSY, World
 
 pytestmark = pytest.mark.integration
@@ -30,9 +26,7 @@ KILLED_SERVERS = ("broker_killed", "zookeeper_killed")
 
 
 @pytest.mark.slow
-def test_some_random_faults(
-    kafka_broker: Kafka, zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None]
-):
+def test_some_random_faults(kafka_broker, zookeeper_server, tmp_path, progress):
     chosen = seed(337)  # this seed draws a broad selection of faults
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
     with World(kafka_broker, zookeeper_server, tmp_path, seed=chosen, say=progress, longest=1.0) as made:
@@ -44,9 +38,7 @@ def test_some_random_faults(
 @pytest.mark.long
 @pytest.mark.parametrize("lossy", [True, False], ids=["opaque", "transactional"])
 @pytest.mark.timeout(0)
-def test_all_kinds_of_random_faults(
-    zookeeper_server: ZooKeeper, tmp_path: Path, progress: Callable[[str], None], lossy: bool
-):
+def test_all_kinds_of_random_faults(zookeeper_server, tmp_path, progress, lossy):
     chosen = seed(random.randrange(1 << 30))
     progress(f"TXSTORM_TROUBLE_SEED={chosen}")
     with start_kafka(tmp_path / "kafka", brokers=3) as kafka:

@@ -1,7 +1,5 @@
 """Passwords of the brokers and of the ledger appear in no output or file, of successful or failing runs."""
 
-from __future__ import annotations
-
 import logging
 import traceback
 from collections.abc import Iterator

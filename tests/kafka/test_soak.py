@@ -1,7 +1,5 @@
 """`scripts/soak`: its verifier detects faulty tables, its arguments are validated, and a short soak test passes."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

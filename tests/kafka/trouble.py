@@ -40,13 +40,9 @@ Trouble = Callable[[random.Random], None]
 
 @dataclass
 class World(AbstractContextManager["World"]):
-    """One topology under fault injection, with its servers, the proxies before them, its drivers and producer.
+    """One topology under fault injection, with servers, proxies, drivers and producer; it starts where it is entered.
 
-    It starts where it is entered, with the first commit.
-
-    Attributes:
-        lossy: whether records may be deleted; the spout is opaque if so, transactional if not.
-        longest: maximum duration of a server outage, in seconds.
+    `lossy`: whether records may be deleted, which takes an opaque spout; `longest`: outage of a server, in seconds.
     """
 
     kafka: Kafka
@@ -75,8 +71,6 @@ class World(AbstractContextManager["World"]):
         for name, value in {"session_timeout": SESSION, "connect_timeout": 60, "patience": 120}.items():
             options += ["--set", f"zookeeper_{name}={value}"]
         self.drivers = Drivers(self.place, job, options)
-
-    # -- life cycle ---------------------------------------------------------------------------------------------
 
     def __enter__(self) -> World:
         try:
@@ -135,10 +129,7 @@ class World(AbstractContextManager["World"]):
         finally:
             self.before_zookeeper.close()
 
-    # -- servers ------------------------------------------------------------------------------------------------
-
     def broker_killed(self, rng: random.Random) -> None:
-        """Kill one broker with SIGKILL and restart it."""
         number = rng.randrange(len(self.kafka.servers))
         with self._changing:
             self.kafka.kill(number)
@@ -146,7 +137,6 @@ class World(AbstractContextManager["World"]):
             self.kafka.restart(number)
 
     def zookeeper_killed(self, rng: random.Random) -> None:
-        """Kill the ZooKeeper server with SIGKILL and restart it."""
         self.zookeeper.kill()
         time.sleep(rng.uniform(0.5, self.longest))
         self.zookeeper.restart()
@@ -173,10 +163,7 @@ class World(AbstractContextManager["World"]):
         time.sleep(rng.uniform(0.1, self.longest))
         self.before_zookeeper.heal()
 
-    # -- drivers ------------------------------------------------------------------------------------------------
-
     def driver_killed(self, rng: random.Random) -> None:
-        """Kill the leading driver with SIGKILL."""
         leader = self.drivers.leader(self.lease)
         if leader is not None:
             leader.kill()
@@ -196,7 +183,6 @@ class World(AbstractContextManager["World"]):
             time.sleep(seconds)
 
     def session_expired(self, rng: random.Random) -> None:
-        """Expire the leading driver's ZooKeeper session through a second client."""
         found = self.lease.holder()
         if found is not None:
             self.lease.expire(found[1])
@@ -211,8 +197,6 @@ class World(AbstractContextManager["World"]):
         finally:
             if leader is not None:
                 leader.send_signal(signal.SIGCONT)
-
-    # -- the topic ----------------------------------------------------------------------------------------------
 
     def partitions_added(self, rng: random.Random) -> None:
         """Add one or two partitions to the topic, up to twice the initial number."""

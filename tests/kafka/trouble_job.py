@@ -1,7 +1,5 @@
 """Topology for fault injection: stores a topic's records, counts them by word, and sends them to another topic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kafka_cases import COLUMNS
@@ -16,7 +14,6 @@ SETTINGS = {"retry_backoff": 0.05, "retry_backoff_max": 0.5, "max_group_txids": 
 
 
 def word(row: Any) -> str:
-    """Return the first word of a record's value."""
     return row["value"].partition(" ")[0]
 
 

@@ -143,22 +143,14 @@ def logs(place: Path) -> str:
 
 
 def said(driver: Program) -> str:
-    """Return the last twelve lines of a driver's output."""
     return "\n".join(driver.printed.splitlines()[-12:])
 
 
 class Drivers:
-    """Supervisor that keeps two drivers running, each the other's standby.
+    """Supervisor that keeps two drivers running, each the other's standby; `ended` has exit codes and tails of logs.
 
-    Args:
-        place: parent directory of their logs and of the data directory.
-        target: the topology to run, in the format of ``txstorm run``.
-        options: further options of ``txstorm run``.
-        engine: name of the engine; ``spark`` starts further processes, which are killed with their driver.
-        environment: environment variables in addition to those of this process.
-
-    Attributes:
-        ended: exit code and tail of the log of each driver that has ended.
+    `target` and `options` are those of ``txstorm run``; the engine ``spark`` starts further processes, which are killed
+    with their driver.
     """
 
     def __init__(
@@ -181,7 +173,6 @@ class Drivers:
         self._keeper = threading.Thread(target=self._keep, daemon=True, name="drivers")
 
     def start(self) -> None:
-        """Start both drivers."""
         self._running = [self._new(), self._new()]
         self._keeper.start()
 
@@ -238,7 +229,6 @@ class Drivers:
         return shown
 
     def close(self) -> None:
-        """Kill all drivers."""
         self._over.set()
         self._keeper.join()
         self._kill(note=False)

@@ -4,8 +4,6 @@ The topics are read with plain read-committed consumers, the tables with `verifi
 history are compared with the deletions that the fault injection has recorded.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -25,12 +23,7 @@ class Ended:
 
 @dataclass
 class Known:
-    """All records that were ever in the topic, and all deletions.
-
-    Attributes:
-        values: value of every committed record, by partition and offset.
-        deleted: deletions made by the fault injection, by partition.
-    """
+    """All records that were ever in the topic, and the deletions of the fault injection, by partition."""
 
     values: dict[tuple[Place, int], str] = field(default_factory=dict)
     deleted: dict[Place, Ended] = field(default_factory=dict)
@@ -44,15 +37,8 @@ class Known:
 def verify(data_dir: Path, topic: str, id: str, known: Known, target: str, brokers: str) -> dict[str, int]:
     """Check that every record read is in the tables once, and that every unread record is no longer readable.
 
+    The topology has ended after reading everything; the records that the topic has by now are added to those `known`.
     Returns the numbers of txids, of records, of reported losses, and of lost records.
-
-    Args:
-        data_dir: data directory of the topology, which has ended after reading everything.
-        topic: name of the topic.
-        id: current id of the topic.
-        known: the deletions, and the records archived before them; the records now in the topic are added.
-        target: the topic to which the topology has written.
-        brokers: addresses of the brokers, comma-separated.
     """
     for partition, offset, value in committed_values(brokers, topic):
         known.values[(id, partition), offset] = value
@@ -125,7 +111,6 @@ def _check_unread(read: Mapping[Place, Read], known: Known) -> int:
 
 
 def _check_ends(read: Mapping[Place, Read], id: str, known: Known) -> None:
-    """Check that every record that is still readable was read."""
     for (place, offset), _ in known.values.items():
         if place[0] == id and not known.is_deleted(place, offset):
             assert place in read and offset < read[place].next, f"{place} was read to {read.get(place)} only"

@@ -1,7 +1,5 @@
 """Fixtures for map tests: stores in memory, in SQLite, and on a real PostgreSQL server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,5 +33,4 @@ def make_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture
 def backend(make_backend: Callable[[], Any]) -> Any:
-    """Return an empty store of the kind under test."""
     return make_backend()

@@ -1,20 +1,9 @@
 """Topologies for map tests: a source whose replays may differ, and a committer that sums its tuples in maps."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    FailedException,
-    MapState,
-    MemoryBackend,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-)
+from txstorm import BatchBolt, Committer, FailedException, MapState, MemoryBackend, TransactionalTopologyBuilder
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 
 
 class Source(TransactionalSpout):

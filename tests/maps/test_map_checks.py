@@ -1,7 +1,5 @@
 """Maps: validation when a topology is built, and their display in descriptions of topologies."""
 
-from __future__ import annotations
-
 import json
 
 import cloudpickle

@@ -1,7 +1,5 @@
 """Maps in complete runs: guarantees, unavailable stores, and stores that contradict the ledger."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import threading
@@ -30,9 +28,6 @@ AS_CHANGED = {"a": 7, "b": 4, "d": 8}
 def _no_trouble():
     yield
     TROUBLE.clear()
-
-
-# --- the guarantee table ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("opaque", [False, True])
@@ -85,8 +80,7 @@ def test_a_data_directory_older_than_its_marked_map_is_rejected(backend, tmp_pat
 
 def test_maps_on_both_engines(make_engine, tmp_path):
     backend = MemoryBackend()
-    built = topology(Source(ROWS), MapState("sums", backend), parallelism=2)
-    ended(built, tmp_path / "data", make_engine())
+    ended(topology(Source(ROWS), MapState("sums", backend), parallelism=2), tmp_path / "data", make_engine())
     assert values(backend) == AS_PLANNED
 
 
@@ -105,8 +99,7 @@ def test_parallel_tasks_and_two_maps_continue_after_restarts(make_backend, tmp_p
 
 
 def test_staged_rows_are_removed_with_their_intents(tmp_path):
-    built = topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1)
-    ended(built, tmp_path / "data")
+    ended(topology(Source(ROWS * 3), MapState("sums", MemoryBackend()), group=1), tmp_path / "data")
     staged = list((tmp_path / "data/maps/sums" / STAGED).iterdir())
     assert len(staged) == 3  # the last three intents are kept
 
@@ -118,9 +111,6 @@ def test_a_group_needs_one_get_per_txid_and_one_put(tmp_path):
     assert backend.calls["multi_get"] <= 4
     assert backend.calls["put_marked"] <= 1 + 4  # one to take over, then one per group
     assert backend.multi_get(['"k7"'])[0].value == 4
-
-
-# --- unavailable stores -----------------------------------------------------------------------------------------------
 
 
 class LosesConnection(SqlAlchemyBackend):
@@ -261,9 +251,6 @@ def test_a_store_that_rejects_rows_blocks_and_the_next_run_continues(tmp_path):
     assert values(mended) == AS_PLANNED
 
 
-# --- stores that contradict the ledger --------------------------------------------------------------------------------
-
-
 def test_a_removed_map_with_decided_rows_is_reported(tmp_path):
     blocked(Broken(), tmp_path / "data")
     renamed = topology(Source(ROWS), MapState("others", MemoryBackend()))
@@ -317,9 +304,6 @@ def test_a_map_can_be_added_and_dropped_but_not_added_again(backend, tmp_path):
     with pytest.raises(StateError, match="map 'again': its content is at txid 4, and the ledger does not record it"):
         ended(topology(Source(rows), other, MapState("again", backend)), data, until_txid=8)
     assert values(backend) == before
-
-
-# --- external effects -------------------------------------------------------------------------------------------------
 
 
 class Effects(Sums):

@@ -1,7 +1,5 @@
 """SQLAlchemy backend: statements of bounded size, marks, and user errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -73,8 +71,7 @@ def test_maps_in_one_database_are_isolated(make_backend):
 
 def test_columns_of_the_map_table_in_sql(url):
     backend = SqlAlchemyBackend(url, "counts")
-    rows = {'"cat"': MapRow({"n": [1, 2]}, 7, 0, {"n": [1]}), '"dog"': MapRow(None, 7, 0, 3)}
-    backend.multi_put(rows)
+    backend.multi_put({'"cat"': MapRow({"n": [1, 2]}, 7, 0, {"n": [1]}), '"dog"': MapRow(None, 7, 0, 3)})
     with sa.create_engine(url).connect() as connection:
         found = connection.execute(sa.text("SELECT key, value, prev, timeline, txid, removed FROM counts ORDER BY key"))
         assert [tuple(row) for row in found] == [
@@ -86,9 +83,8 @@ def test_columns_of_the_map_table_in_sql(url):
 def test_the_url_can_be_read_from_the_environment_on_first_use(url, monkeypatch):
     monkeypatch.delenv("OWN_DB", raising=False)
     backend = SqlAlchemyBackend.from_env("OWN_DB", "counts")
-    with pytest.raises(
-        InputError, match=r"'counts': expected a database URL in the environment variable OWN_DB; set it"
-    ):
+    message = r"'counts': expected a database URL in the environment variable OWN_DB; set it"
+    with pytest.raises(InputError, match=message):
         backend.multi_get(["a"])
     monkeypatch.setenv("OWN_DB", url)
     assert backend.multi_get(["a"]) == [None]

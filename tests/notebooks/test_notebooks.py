@@ -1,7 +1,5 @@
 """Notebooks: they run from top to bottom, and are stored without outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the recovery tests: data directories, drivers, and what undisturbed runs leave."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +31,6 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def data_dir(place: Path) -> Path:
-    """Return the path of the data directory in `place`."""
     return place / "data"
 
 
@@ -45,19 +42,16 @@ def maps(place: Path) -> str:
 
 @pytest.fixture
 def watch(place: Path) -> Watch:
-    """Return the runs of the watched topology in `place`."""
     return Watch(place)
 
 
 @pytest.fixture
 def diary(place: Path) -> Diary:
-    """Return the diary in `place`."""
     return Diary(place / "diary")
 
 
 @pytest.fixture
 def shelf(place: Path) -> Shelf:
-    """Return the shelf in `place`."""
     return Shelf(place / "shelf.json")
 
 

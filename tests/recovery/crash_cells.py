@@ -1,7 +1,5 @@
 """Cells of the crash grid: fault points × kinds of fault × changes of the source at the fault × pipeline depths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -37,11 +35,7 @@ DEPTHS = (1, 4)
 
 @dataclass(frozen=True)
 class Plan:
-    """Contents of the source: `size` rows in each partition, at most `take` of them per transaction.
-
-    Attributes:
-        generation: a part of every row; rows of different generations have different words.
-    """
+    """The source: `size` rows in each partition, `take` per transaction, words of their own by generation."""
 
     take: int
     size: int
@@ -50,17 +44,11 @@ class Plan:
 
 PARTITIONS = (0, 1)
 BEFORE = Plan(3, 18)
-AFTER = {
-    "transactional": BEFORE,
-    "same": BEFORE,
-    "grows": Plan(5, 26, 1),
-    "shrinks": Plan(2, 18, 1),
-}
+AFTER = {"transactional": BEFORE, "same": BEFORE, "grows": Plan(5, 26, 1), "shrinks": Plan(2, 18, 1)}
 WORDS = ("the", "cow", "jumped", "over", "moon", "cat", "dog", "cat's", "a", "zebra", "blé")
 
 
 def word(partition: int, offset: int, generation: int) -> str:
-    """Return the word of a row."""
     return WORDS[(offset * offset + 3 * partition + 5 * generation) % len(WORDS)]
 
 
@@ -80,7 +68,6 @@ class Cell:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Coordinates of the cell in the grid."""
         return (
             list(POINTS).index(self.point),
             FAULTS.index(self.fault),

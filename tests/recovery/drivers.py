@@ -37,18 +37,15 @@ class Drive:
         data_dir = self._place / "data"
         target = f"drivers:topology({str(self._place / 'diary')!r})"
         command = ["run", target, "--engine", "local", "--data-dir", str(data_dir), "--json", *self.options, *options]
-        program = loaded().start("-m", "txstorm", *command, env=environment())
-        self._started.append(Driver(program, data_dir))
+        self._started.append(Driver(loaded().start("-m", "txstorm", *command, env=environment()), data_dir))
         return self._started[-1]
 
     def leader(self, *options: str) -> Driver:
-        """Start a driver; return it once it has committed a transaction."""
         made = self(*options)
         made.leads()
         return made
 
     def close(self) -> None:
-        """Kill the drivers that are still running."""
         for driver in self._started:
             driver.kill()
 
@@ -63,21 +60,17 @@ class Driver:
 
     @property
     def said(self) -> str:
-        """Return its standard error so far."""
         return self._program.complained
 
     @property
     def code(self) -> int | None:
-        """Return its exit status, negative for a signal; None while it runs."""
         return self._program.poll()
 
     def says(self, text: str) -> None:
-        """Wait until its standard error contains `text`."""
         eventually(lambda: text in self.said or self.code is not None)
         assert text in self.said, self.said
 
     def leads(self) -> None:
-        """Wait until it has committed a transaction."""
         before = committed(self._data_dir)
         eventually(lambda: self.holds() and committed(self._data_dir) > before + 2)
 
@@ -90,7 +83,6 @@ class Driver:
             return False
 
     def signal(self, number: int) -> None:
-        """Send the process a signal."""
         self._program.send_signal(number)
 
     def kill(self) -> None:

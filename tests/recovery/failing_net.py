@@ -1,7 +1,5 @@
 """A topology with user code in every possible place, each of which can be made to raise an error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,39 +11,17 @@ from txstorm import BasicBolt, Committer, FailedException, ReportedFailedExcepti
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.sinks import DeltaSink
 
-ERRORS = {
-    "failed": FailedException,
-    "reported": ReportedFailedException,
-    "value": ValueError,
-    "exit": SystemExit,
-}
+ERRORS = {"failed": FailedException, "reported": ReportedFailedException, "value": ValueError, "exit": SystemExit}
 TUPLES = ("basic.execute", "batch.execute", "keep.execute", "behind.execute")
 """Places that see one tuple; with record batches they see some."""
 GROUPINGS = ("grouping", "behind.grouping")
-PLACES = (
-    "is_ready",
-    "initialize",
-    "emitter",
-    "basic.prepare",
-    "batch.prepare",
-    "batch.finish",
-    "keep.prepare",
-    "keep.finish",
-    "behind.prepare",
-    "behind.finish",
-    *TUPLES,
-    *GROUPINGS,
-)
+PLACES = ("is_ready", "initialize", "emitter", "basic.prepare", "batch.prepare", "batch.finish", "keep.prepare")
+PLACES += ("keep.finish", "behind.prepare", "behind.finish", *TUPLES, *GROUPINGS)
 COORDINATOR = PLACES[:2]
 
 
 class Trouble:
-    """A plan of errors: raises at the given places and txids, once each or always.
-
-    Args:
-        place: a directory, in which ``marks`` stores, across processes, which errors have been raised.
-        plan: place in the code → (txid, name of the error).
-    """
+    """A plan of errors, place in the code → (txid, name of the error), raised once each or always, in any process."""
 
     def __init__(
         self, place: Path, plan: Mapping[str, tuple[int, str]] = MappingProxyType({}), *, always=False
@@ -66,7 +42,6 @@ class Trouble:
         return True
 
     def raised(self) -> set[str]:
-        """Return the places that have raised an error."""
         return {mark.name for mark in self.marks.iterdir()}
 
 

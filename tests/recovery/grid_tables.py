@@ -4,8 +4,6 @@ The rows in the sink are compared with the extents that the transactions have re
 with the rows in the sink.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,12 +28,7 @@ Kept = tuple[int, int, int, str]
 
 @dataclass(frozen=True)
 class Tables:
-    """Contents of the tables.
-
-    Attributes:
-        rows: txid → the rows in the sink, sorted.
-        epochs: epochs of the coordinators that led the tables.
-    """
+    """The sorted rows of the sink by txid, and the epochs of the coordinators that led the tables."""
 
     rows: Mapping[int, list[Kept]]
     epochs: frozenset[int]

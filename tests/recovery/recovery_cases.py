@@ -1,7 +1,5 @@
 """Helpers of the recovery tests: child processes to kill, and checks of a data directory by txstorm's own readers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -68,13 +66,11 @@ def ran(*argv: Any, fault: str = "", scenario: str = "words", kill_after: float 
 
 
 def killed(fault: str, *argv: Any, scenario: str = "words") -> None:
-    """Run a scenario until `fault` kills it."""
     status, output = ran(*argv, fault=fault, scenario=scenario)
     assert status == KILLED, f"{fault} was not reached: {output}"
 
 
 def ends(*argv: Any, scenario: str = "words") -> str:
-    """Run a scenario to its end; return its output."""
     status, output = ran(*argv, scenario=scenario)
     assert status == 0, output
     return output
@@ -112,15 +108,9 @@ def stands(fault: str, *argv: Any, scenario: str = "words", hook: str = "") -> P
 
 
 def strike(fault: str, how: str, *argv: Any, again: Sequence[Any], scenario: str, hook: str = "") -> None:
-    """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which another start is refused.
+    """Run until a fault ends the run: ``kill``, ``exception``, or ``hang``, while which the start `again` is refused.
 
-    Args:
-        fault: the fault point and its passage; empty if the scenario fails by itself, at `hook`.
-        how: the kind of fault.
-        argv: arguments of the run.
-        again: arguments of the start that is refused.
-        scenario: its name.
-        hook: see `stands`.
+    `fault` is a fault point and its passage; empty if the scenario fails by itself, at `hook` (see `stands`).
     """
     armed = fault and fault.replace(":", {"kill": ":kill:", "exception": ":raise:", "hang": ":hang:"}[how])
     if how == "hang":
@@ -162,7 +152,6 @@ def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
 
 
 def is_frozen(pid: int) -> bool:
-    """Return whether a process is stopped by a signal."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     return stat[stat.rindex(")") + 2] == "T"
 
@@ -199,12 +188,10 @@ def _letter(row: dict[str, Any]) -> str:
 
 
 def committed_versions(data_dir: Path) -> list[int]:
-    """Return the txids that are in the table ``changes/seen``."""
     return [record.txid for group in table_ranges(data_dir)["changes/seen"] for record in group.txids]
 
 
 def sums(data_dir: Path) -> dict[int, int]:
-    """Return the count of each number."""
     return {row["n"]: row["times"] for row in read_state(data_dir, "seen").to_pylist()}
 
 
@@ -303,7 +290,6 @@ def logs(data_dir: Path) -> dict[str, str]:
 
 
 def ledger_entries(data_dir: Path) -> dict[str, tuple[bytes, int]]:
-    """Return path → value and version of all entries of the ledger."""
     with open_books(data_dir) as books:
         return dict(_below(books.ledger, ""))
 

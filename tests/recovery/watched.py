@@ -11,24 +11,14 @@ from typing import Any
 
 from spout_samples import OpaquePartitionedSpout
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    Emitter,
-    KeyedState,
-    SpoutCoordinator,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder, run
+from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.api.state import SinkTable
 from txstorm.runtime.handle import RunHandle
 from txstorm.spouts import MemoryTransactionalSpout
 
 SETTINGS = {"max_spout_pending": 16, "max_pack_txids": 8, "retry_backoff": 0.01, "retry_backoff_max": 0.05}
 NUMBERS = list(range(1, 21))
-
-# --- trouble ----------------------------------------------------------------------------------------------------------
 
 Trouble = Callable[[int, int], object]
 """Called with the txid and the number of its attempts so far, from 1; may raise, hang or kill."""
@@ -40,8 +30,6 @@ def at(txid: int, act: Callable[[], object], times: int = 1_000_000) -> Trouble:
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """Return a function that raises `error`."""
-
     def act() -> None:
         raise error
 
@@ -65,19 +53,14 @@ class Diary:
             return [json.loads(line) for line in file]
 
     def of(self, what: str) -> list[list[Any]]:
-        """Return the entries that begin with `what`, without it."""
         return [entry[1:] for entry in self.read() if entry[0] == what]
 
     def txids(self, what: str) -> list[int]:
-        """Return the txids of the entries that begin with `what`."""
         return [txid for txid, *_ in self.of(what)]
 
     def calls(self, what: str) -> dict[int, int]:
         """Return how often `what` is noted of each txid."""
         return dict(sorted(Counter(self.txids(what)).items()))
-
-
-# --- bolts ------------------------------------------------------------------------------------------------------------
 
 
 class Gathering(BatchBolt):
@@ -139,12 +122,7 @@ def numbers() -> MemoryTransactionalSpout:
 
 
 class Watch:
-    """Runs of the watched topology in `place`: its tables are in ``data``, its notes in ``diary``.
-
-    Attributes:
-        data_dir: the data directory.
-        diary: the notes.
-    """
+    """Runs of the watched topology in `place`: its tables are in ``data``, its notes in ``diary``."""
 
     RUN = ("spark", "journal", "ledger", "listeners", "until_txid", "available_now")
 
@@ -153,26 +131,16 @@ class Watch:
         self.data_dir, self.diary = place / "data", Diary(place / "diary")
 
     def start(self, source: Any = None, engine: Any = "local", **options: Any) -> RunHandle:
-        """Start a run.
-
-        Args:
-            source: the spout; default: `numbers`.
-            engine: the engine.
-            options: options of `run`; the rest is for `watched_topology`.
-        """
+        """Start a run, by default over `numbers`; `options` are those of `run`, the rest is for `watched_topology`."""
         chosen = {name: options.pop(name) for name in self.RUN if name in options}
         topology = watched_topology(numbers() if source is None else source, self.diary, **options)
         return run(topology, engine=engine, data_dir=self.data_dir, **chosen)
 
     def ends(self, source: Any = None, **options: Any) -> RunHandle:
-        """Run to the end of the source, or to `until_txid`."""
         limit = {} if "until_txid" in options else {"available_now": True}
         handle = self.start(source, **limit, **options)
         handle.awaitTermination()
         return handle
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 class PlannedSpout(TransactionalSpout, SpoutCoordinator):

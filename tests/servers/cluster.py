@@ -1,7 +1,5 @@
 """Base class for clusters of servers of one kind."""
 
-from __future__ import annotations
-
 import socket
 import time
 from abc import abstractmethod
@@ -30,23 +28,17 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     @classmethod
     def pick_ports(cls, servers: int, known: Sequence[int] = ()) -> list[Ports]:
-        """Pick free ports for the servers; for clients, free ones of `known` are preferred.
-
-        Raises:
-            ServerError: there are not enough free ports.
-        """
+        """Pick free ports for the servers, or raise ServerError; for clients, free ones of `known` are preferred."""
         free = free_ports(len(cls.PORTS) * servers)
         first = [*filter(is_free, known), *free[:servers]][:servers]
         every = [(port, *free[servers + i :: servers]) for i, port in enumerate(first)]
         return [dict(zip(cls.PORTS, ports, strict=True)) for ports in every]
 
     def address(self, i: int = 0) -> str:
-        """Return HOST:PORT of server i."""
         return f"127.0.0.1:{self.ports[i]}"
 
     @property
     def addresses(self) -> str:
-        """Addresses of all servers, separated by commas."""
         return ",".join(map(self.address, range(len(self.ports))))
 
     @abstractmethod
@@ -54,7 +46,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Return whether server i is ready for clients."""
 
     def start(self) -> None:
-        """Start all servers and wait until all are ready."""
         for server in self.servers:
             server.start()
         for i in range(len(self.servers)):
@@ -65,7 +56,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.servers[i].wait_ready(lambda: self.ready(i))
 
     def kill(self, i: int = 0) -> None:
-        """Send SIGKILL to server i and wait until it has ended."""
         self.servers[i].kill()
 
     def restart(self, i: int = 0) -> None:
@@ -75,11 +65,9 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.wait_ready(i)
 
     def freeze(self, i: int = 0) -> None:
-        """Suspend server i with SIGSTOP."""
         self.servers[i].freeze()
 
     def thaw(self, i: int = 0) -> None:
-        """Resume server i with SIGCONT."""
         self.servers[i].thaw()
 
     def stop(self) -> None:
@@ -88,7 +76,6 @@ class Cluster(AbstractContextManager["Cluster"]):
             server.stop()
 
     def close(self) -> None:
-        """Kill all servers immediately with SIGKILL."""
         for server in self.servers:
             server.kill()
 

@@ -1,7 +1,5 @@
 """Command lines of `scripts/kafka`, `scripts/zookeeper` and `scripts/redis`: servers that outlive the command."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Processes of a session: a session leader with all its descendants, including those that outlive their parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

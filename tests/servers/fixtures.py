@@ -4,8 +4,6 @@ All tests that use them run in one process (see `spread`). Each uses its own top
 stops a server must restart it, which is another JVM: a proxy that is cut is cheaper where unavailability is enough.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +32,6 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture(scope="session")
 def redis_installed() -> None:
-    """Skip the test if Redis is not installed."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed; scripts/redis --install does it")
 

@@ -1,7 +1,5 @@
 """Paths of Java and of the jars of Kafka and ZooKeeper, and the command lines that run them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence
@@ -57,7 +55,6 @@ def kafka_classpath() -> str:
 
 
 def zookeeper_classpath() -> str:
-    """Return the class path of ZooKeeper and its dependencies."""
     spark = spark_jars()
     return os.pathsep.join([*map(str, sorted(spark.glob("zookeeper-*.jar"))), f"{spark}/*"])
 

@@ -1,7 +1,5 @@
 """Kafka brokers in KRaft mode, each both broker and controller, with replication factor 1."""
 
-from __future__ import annotations
-
 import base64
 import subprocess
 import uuid
@@ -104,7 +102,6 @@ class Kafka(Cluster):
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers, for ``bootstrap.servers``."""
         return self.addresses
 
     @property

@@ -1,7 +1,5 @@
 """Independent readers of a topic's committed records, which use only confluent-kafka."""
 
-from __future__ import annotations
-
 import json
 import time
 import uuid

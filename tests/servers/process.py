@@ -1,7 +1,5 @@
 """Server processes: started, awaited, suspended, stopped and killed individually, by process id."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -42,11 +40,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` distinct unused ports of 127.0.0.1, outside the ephemeral range.
-
-    Raises:
-        ServerError: there are not enough free ports.
-    """
+    """Return `count` distinct unused ports of 127.0.0.1, outside the ephemeral range, or raise ServerError."""
     candidates = random.SystemRandom().sample(PORTS, len(PORTS))
     found = list(itertools.islice(filter(is_free, candidates), count))
     if len(found) < count:
@@ -107,7 +101,6 @@ class ServerProcess(ABC):
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Resume the suspended process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _end(self, how: signal.Signals, seconds: float) -> None:
@@ -177,12 +170,7 @@ class DetachedProcess(ServerProcess):
 
     def _start(self, log: int) -> None:
         server = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=self.log.parent,
-            start_new_session=True,
+            self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.log.parent, start_new_session=True
         )
         self.pid = server.pid
         # The command line of a new process is briefly not visible.

@@ -36,7 +36,6 @@ class LossyProxy(contextlib.AbstractContextManager["LossyProxy"]):
 
     @property
     def address(self) -> str:
-        """Address of the proxy for clients, as HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     def drop_answers(self, n: int = 1, matching: Callable[[Frame], bool] | None = None) -> None:
@@ -52,7 +51,6 @@ class LossyProxy(contextlib.AbstractContextManager["LossyProxy"]):
         self._passing.clear()
 
     def cut(self) -> None:
-        """Close all connections and refuse new ones."""
         listener, self._listener = self._listener, None
         if listener is not None:
             _end(listener)
@@ -70,7 +68,6 @@ class LossyProxy(contextlib.AbstractContextManager["LossyProxy"]):
             self._listen()
 
     def close(self) -> None:
-        """Close the proxy and all its connections permanently."""
         self.cut()
         self._passing.set()
 
@@ -105,7 +102,6 @@ class LossyProxy(contextlib.AbstractContextManager["LossyProxy"]):
     # --- called by links ---
 
     def forget(self, link: _Link) -> None:
-        """Unregister a closed link."""
         with self._lock:
             self._links.discard(link)
 

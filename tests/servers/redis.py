@@ -1,7 +1,5 @@
 """Redis servers, which sync every write to disk before they answer."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from pathlib import Path
@@ -44,7 +42,6 @@ class Redis(Cluster):
         return {"jedisPoolConfig": {"host": "127.0.0.1", "port": self.ports[0], **login, **pool}}
 
     def flush(self) -> None:
-        """Delete everything on server 0."""
         with socket.create_connection(("127.0.0.1", self.ports[0]), timeout=10) as connection:
             connection.sendall(b"FLUSHALL\r\n")
             assert connection.recv(100) == b"+OK\r\n"

@@ -1,7 +1,5 @@
 """Local Spark clusters of real processes: executors that can be killed, each with its Python workers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,12 +18,7 @@ DAEMON = "spark_daemon"
 
 
 def cluster(place: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return environment variables with which txstorm creates a Spark session with two one-core executors.
-
-    Args:
-        place: parent directory of Spark's home, which includes the executors' work directories.
-        settings: additional Spark settings.
-    """
+    """Return environment variables with which txstorm creates a Spark session with two one-core executors."""
     return {**home(place, settings), "TXSTORM_SPARK_MASTER": "local-cluster[2,1,1024]"}
 
 
@@ -46,10 +39,6 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Run a Spark master and two one-core workers, each on a separate host; yield the master's URL.
 
     The hosts are loopback addresses, which Linux provides without configuration.
-
-    Args:
-        place: directory for logs and the workers' directories.
-        environment: environment variables, from `home`.
     """
     (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
@@ -71,7 +60,6 @@ def hosts(place: Path, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_executor(one: Member, family: Mapping[int, Member]) -> bool:
-    """Return whether the process `one` is a Spark executor."""
     return EXECUTOR in one.command
 
 

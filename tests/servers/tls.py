@@ -1,7 +1,5 @@
 """TLS certificates for test servers, created once per checkout with Java's keytool."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

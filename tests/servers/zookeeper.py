@@ -1,7 +1,5 @@
 """ZooKeeper servers, standalone or as an ensemble."""
 
-from __future__ import annotations
-
 import os
 import socket
 import uuid
@@ -109,7 +107,6 @@ class ZooKeeper(Cluster):
         return f"{self.hosts}/test-{uuid.uuid4().hex[:12]}"
 
     def ready(self, i: int) -> bool:
-        """Return whether server i is ready for clients."""
         return bool(self.mode(i))
 
     def mode(self, i: int) -> str:

@@ -1,7 +1,5 @@
 """Stateful bolts and topologies of the tests."""
 
-from __future__ import annotations
-
 import json
 
 from txstorm import BaseStatefulBolt, StatefulBolt, StatefulWindowedBolt, TransactionalTopologyBuilder
@@ -127,6 +125,5 @@ def net(bolt, *, lines=LINES, tasks=2, take=1, id="words", **settings):
 
 
 def table_of(driver, *, text=True) -> dict[str, int]:
-    """Return the counts in the state table of a test driver."""
     rows = driver.state("count").to_pylist()
     return {json.loads(row["key"]) if text else row["key"]: int(row["value"]) for row in rows}

@@ -1,7 +1,5 @@
 """Stateful bolts on both engines: the same state, byte for byte."""
 
-from __future__ import annotations
-
 import pytest
 from runs import ended
 from stateful_nets import LINES, StormWordCount, TypedWordCount, WordCount, counted, net

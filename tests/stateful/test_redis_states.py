@@ -1,7 +1,5 @@
 """States in a real Redis: servers that die and come back, wrong credentials, foreign namespaces, stale coordinators."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
@@ -92,9 +90,8 @@ def test_a_server_that_is_away_when_a_decided_transaction_is_committed_blocks(ow
     topology = net(KillsItsServer(), tasks=1, **settings(own_redis, timeout=300))
     with TopologyTestDriver(topology, data_dir=tmp_path / "data") as driver:
         driver.commit(1)
-        with pytest.raises(
-            BlockedError, match=r"txids 2-2 are decided but cannot be published: state 'count-0'.*cannot"
-        ):
+        message = r"txids 2-2 are decided but cannot be published: state 'count-0'.*cannot"
+        with pytest.raises(BlockedError, match=message):
             driver.commit(2)
         own_redis.restart()
         assert content(own_redis, 1) == counted(LINES[:1])
@@ -166,18 +163,14 @@ class Upper:
 
 
 def test_classes_and_serializers_of_the_configuration(redis):
-    conf = {
-        **redis.conf(),
-        "keyClass": "java.lang.String",
-        "valueClass": "builtins:int",
-        "keySerializerClass": f"{__name__}:Upper",
-    }
+    upper = redis.conf() | {"keySerializerClass": f"{__name__}:Upper"}
+    conf = {**upper, "keyClass": "java.lang.String", "valueClass": "builtins:int"}
     state = RedisStateProvider().new_state("n", conf, None)
     state.put("a", 1)
     state.prepare_commit(0)
     state.commit(0)
     assert list(state) == [("a", 1)]
-    assert list(RedisStateProvider().new_state("n", redis.conf() | {"keySerializerClass": f"{__name__}:Upper"}, None))
+    assert list(RedisStateProvider().new_state("n", upper, None))
     for key, value in ((1, 1), ("a", "1")):
         with pytest.raises(StateError, match=r"expected a (str|int) as configured"):
             state.put(key, value)

@@ -1,7 +1,5 @@
 """Stateful windowed bolts in topologies: Storm's example, repeated tuples, states of providers, restarts."""
 
-from __future__ import annotations
-
 import pytest
 from fed import fed_bolt
 from stateful_nets import CALLS, RunningSum
@@ -61,8 +59,7 @@ def test_tuples_with_known_ids_are_dropped_and_counted():
     with TopologyTestDriver(topology(windowed().with_message_id_field("id"))) as driver:
         for first, last in [(1, 4), (2, 7), (1, 7), (6, 12)]:
             driver.commit(driver.feed(rows(first, last)))
-        sums = [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)]
-        assert sums == [6, 21, 45, 78]
+        assert [one for txid in range(1, 5) for (one,) in driver.emitted("sum", txid)] == [6, 21, 45, 78]
         (ids,) = driver.state("sum-ids").to_pylist()
     assert ids == {
         **{"task": 0, "source": "feed/default", "source_task": 0},
@@ -96,9 +93,8 @@ def test_the_newest_id_evaluated_is_not_that_of_the_newest_tuple():
 
 
 def test_how_windows_survive_must_be_stated():
-    with pytest.raises(
-        TopologyError, match="RunningSum does not state how its windows survive a crash; call with_pers"
-    ):
+    message = "RunningSum does not state how its windows survive a crash; call with_pers"
+    with pytest.raises(TopologyError, match=message):
         topology(windowed())
     with pytest.raises(TopologyError, match=r"with_message_id_field: .* has no field 'number'"):
         topology(windowed().with_message_id_field("number"))

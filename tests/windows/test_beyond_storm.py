@@ -1,7 +1,5 @@
 """Windows that Storm does not have, rows U1 to U26 of the conformance page: on both engines, and in the test driver."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 from functools import partial
@@ -29,7 +27,6 @@ Log = partial(Emitting, "ids", lambda window: [" ".join(ids(window.get()))])
 
 
 def logged(builder):
-    """Keep the ids of each window in a sink."""
     builder.set_bolt("log", DeltaSink("log", {"ids": str})).global_grouping("w")
     return builder
 
@@ -59,15 +56,14 @@ def test_ends_that_wait_fire_before_a_run_is_over(tmp_path, way):
         builder.set_bolt("w", bolt, 2).fields_grouping("feed", ["id"])
         made, data_dir = logged(builder).build_topology(), tmp_path / str(limit)
         LogOnce.failed.clear()
-        options = (
-            {"available_now": True} if way in ("process_all", "drain") else {way: 40 if way == "until_txid" else True}
-        )
+        told = way in ("process_all", "drain")
+        options = {"available_now": True} if told else {way: 40 if way == "until_txid" else True}
         with pytest.raises(TopologyFailed):
             run(made, engine="local", data_dir=data_dir, **options).awaitTermination(60)
-        handle = run(made, engine="local", data_dir=data_dir, **({} if way in ("process_all", "drain") else options))
+        handle = run(made, engine="local", data_dir=data_dir, **({} if told else options))
         if way == "process_all":
             handle.processAllAvailable()
-        if way in ("process_all", "drain"):
+        if told:
             handle.stop(drain=True)
         assert handle.awaitTermination(60)
         found[limit] = read_sink(data_dir, "log").to_pylist()

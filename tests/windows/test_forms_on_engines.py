@@ -1,7 +1,5 @@
 """Storm's forms of windows, in Storm's spelling, on both engines: the same windows, each exactly once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The source document's windows on both engines: the same windows, and the same ``txstorm state --json``."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -28,10 +28,7 @@ CALLS = {
     ),
     "a negative slide": (lambda: Report().with_window(SECOND, Count(-1)), "Count.-1.: expected a whole number"),
     "a count of 0": (lambda: Report().with_tumbling_window(Count(0)), "Count.0.: expected a whole number"),
-    "no length": (
-        lambda: Report().with_window(None),
-        "the window's length: expected a Duration.*write for example",
-    ),
+    "no length": (lambda: Report().with_window(None), "the window's length: expected a Duration.*write for example"),
     "a number as length": (lambda: Report().with_window(10), "the window's length: expected a Duration.*got 10"),
     "a slide that is no extent": (lambda: Report().with_window(SECOND, "x"), "the window's slide: expected"),
     "no side": (lambda: Report().with_window(SECOND, SECOND, closed="both"), "closed: expected 'right', .*got 'both'"),
@@ -119,8 +116,7 @@ BUILDS = {
 @pytest.mark.parametrize("name", BUILDS)
 def test_a_wrong_declaration_is_refused_when_the_topology_is_built(name):
     make, message = BUILDS[name]
-    spout = FeedSpout({"s1": ("id", "ts")})
-    builder = TransactionalTopologyBuilder("t", "feed", spout)
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("id", "ts")}))
     builder.set_bolt("w", make(), 2).shuffle_grouping("feed", "s1")
     with pytest.raises(TopologyError, match=message):
         builder.build_topology()

@@ -1,7 +1,5 @@
 """Progress of windows, with each transaction and in total: watermark and its delay, fired windows, late tuples."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,8 +34,7 @@ class FailsOnce(Report):
 
 
 def topology(bolt: Any = None, tasks: int = 2, *, live: bool = False) -> Topology:
-    rows = [row for batch in BATCHES for row in batch]
-    spout = MemoryTransactionalSpout([rows], ("id", "ts"), take=2)
+    spout = MemoryTransactionalSpout([[row for batch in BATCHES for row in batch]], ("id", "ts"), take=2)
     spout.live = live
     builder = TransactionalTopologyBuilder("t", "feed", spout)
     means = WindowAggregate("id", table="means", ttl=timedelta(days=1), n="count")
@@ -53,11 +50,8 @@ def test_each_transaction_reports_its_windows(tmp_path: Path, engine: str) -> No
     progress = {one.txid: one for one in handle.recentProgress}
     assert list(progress) == [1, 2, 3]
     for name in ("w", "means"):  # the windows of a and b that end at 10, and that of a that ends at 20
-        assert [(one.windows[name].fired, one.windows[name].late) for one in progress.values()] == [
-            (0, 0),
-            (3, 0),
-            (0, 1),
-        ]
+        counted = [(one.windows[name].fired, one.windows[name].late) for one in progress.values()]
+        assert counted == [(0, 0), (3, 0), (0, 1)]
     last = progress[3].windows["w"]
     assert last.watermark == datetime(1970, 1, 1, 0, 0, 26, tzinfo=UTC)
     assert last.delay == datetime.fromisoformat(progress[3].timestamp) - last.watermark

@@ -1,7 +1,5 @@
 """The rules of windows one by one: what is late, what fires when, and what is new and expired, at the boundaries."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Starts with another declaration of windows: refused before anything is changed, and the former one goes on."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import timedelta
@@ -79,7 +77,6 @@ REFUSED = {
 
 
 def tables(data_dir: Path) -> list[str]:
-    """Return what a refused start must not change: the files of all tables."""
     parts = ("state", "changes", "sinks", "history")
     return sorted(str(path) for part in parts for path in (data_dir / part).rglob("*") if path.is_file())
 
@@ -93,8 +90,7 @@ def test_another_declaration_is_refused_and_changes_nothing(name: str, tmp_path:
     with pytest.raises(StateError, match=f"component 'w'.*{message}"):
         run(other(), engine="local", data_dir=data_dir, available_now=True)
     assert (tables(data_dir), identity_of(data_dir)) == (found, identity)
-    handle = ended(topology(before()), data_dir)
-    assert handle.committed >= 4
+    assert ended(topology(before()), data_dir).committed >= 4
 
 
 def test_before_the_first_commit_the_declaration_may_change() -> None:
@@ -111,8 +107,7 @@ def test_lag_idle_timeout_and_late_stream_may_change(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     ended(topology(report()), data_dir, until_txid=2)
     changed = report().with_lag(TEN).with_idle_timeout(TEN).with_late_tuple_stream("late")
-    handle = ended(topology(changed), data_dir)
-    assert handle.committed >= 4
+    assert ended(topology(changed), data_dir).committed >= 4
 
 
 def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, command: Any) -> None:

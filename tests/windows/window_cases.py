@@ -20,7 +20,6 @@ def at(seconds):
 
 
 def clock(text):
-    """Return the time of day ``h:mm:ss`` in seconds."""
     hours, minutes, seconds = map(int, text.split(":"))
     return hours * 3600 + minutes * 60 + seconds
 

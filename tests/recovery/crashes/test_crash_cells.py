@@ -9,8 +9,6 @@ A cell is a fault point, a kind of fault, a change of the source, and a number o
   the whole process is frozen, another one takes over, and then the first one resumes.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -114,9 +112,6 @@ def changes_nothing(hung: Program, data_dir: Path, cell: Cell) -> None:
     status, output = finish(hung)
     assert (status, "FencedError" in output) == ((0, False) if cell.point == "amid-sweep" else (1, True)), output
     assert (logs(data_dir), ledger_entries(data_dir)) == before
-
-
-# --- Spark and Kafka --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -3,8 +3,6 @@
 test_crash_cells.py covers other kinds of faults, sources that change afterwards, and one transaction at a time.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from itertools import cycle, islice
@@ -145,11 +143,8 @@ def test_every_step_has_a_point_before_and_after():
 
 ENDS = [
     # No point of a compaction: one that falls due during the run ends with it, and its error is not reported.
-    *(
-        (point, "exception")
-        for point in ("p2.after", "p3.before", "p5.staged.after", "p0.before", "p0.raised", "p0.after")
-    ),
-    *((point, "exception") for point in ("history.written", "sweep.after")),
+    *((point, "exception") for point in ("p2.after", "p3.before", "p5.staged.after", "p0.before", "p0.raised")),
+    *((point, "exception") for point in ("p0.after", "history.written", "sweep.after")),
     *((point, "hang") for point in ("p0.raised", "p5.staged.after")),
 ]
 
@@ -173,8 +168,7 @@ LEFT_OUT = (
 
 
 @pytest.mark.parametrize(
-    ("fault", "spout"),
-    long_if(lambda fault, _: fault in ("p4.after:1", "p6.before:1"), zip(LEFT_OUT, cycle(SPOUTS))),
+    ("fault", "spout"), long_if(lambda fault, _: fault in ("p4.after:1", "p6.before:1"), zip(LEFT_OUT, cycle(SPOUTS)))
 )
 def test_killed_while_dead_letters_are_skipped(crash, undisturbed, fault, spout):
     """After a crash, dead letters are written exactly once, and the records skipped by a decided txid stay skipped."""

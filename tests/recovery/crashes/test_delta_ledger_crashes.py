@@ -1,7 +1,5 @@
 """Runs whose ledger is a Delta table: killed at each ledger step, moved to another location, rebuilt."""
 
-from __future__ import annotations
-
 import json
 from itertools import cycle
 from pathlib import Path
@@ -43,9 +41,6 @@ def test_the_directory_remembers_the_ledger(undisturbed, place, data_dir):
     assert f"uses the ledger delta:{place}/moved/control, not sqlite:{place}/x.db" in output
 
 
-# -- moving -----------------------------------------------------------------------------------------------------
-
-
 def test_a_stopped_topology_is_moved_to_and_fro(ends_as_undisturbed, place, data_dir):
     killed("p6.after:kill:2", data_dir, "--spout", "file")
     found = copy_ledger(str(data_dir), f"delta:{place}/control")
@@ -60,8 +55,7 @@ def test_a_moved_topology_cannot_be_started_at_its_old_place(place, data_dir):
     old, new = f"sqlite:{data_dir}/ledger.db", f"delta:{place}/control"
     copy_ledger(old, new)  # the directory was not named and does not know
     for argv in ([data_dir], [data_dir, "--set", f"ledger={old}"]):
-        output = fails(*argv)
-        assert f"ledger {old} was moved to {new}" in output
+        assert f"ledger {old} was moved to {new}" in fails(*argv)
     with pytest.raises(DataDirectoryError, match="was moved to"):
         read_status(data_dir)
     ends(data_dir, "--set", f"ledger={new}")
@@ -129,13 +123,9 @@ def test_an_interrupted_ledger_move_is_completed_by_the_same_command(place, data
     check(data_dir, TXIDS)
 
 
-# -- rebuilding -------------------------------------------------------------------------------------------------
-
-
 def test_a_ledger_in_memory_is_rebuilt_elsewhere(ends_as_undisturbed, data_dir: Path):
     killed("p7.2.before:kill:2", data_dir, "--set", "ledger=memory")
-    output = fails(data_dir)
-    assert "has no ledger (memory)" in output
+    assert "has no ledger (memory)" in fails(data_dir)
     recover(data_dir, f"delta:{data_dir}/control")
     assert json.loads((data_dir / "ledger.json").read_text())["ledger"] == "delta:./control"
     ends_as_undisturbed(data_dir)
@@ -148,7 +138,6 @@ def test_moved_to_zookeeper_lost_there_and_rebuilt(ends_as_undisturbed, data_dir
     lost = f"zookeeper:{zookeeper_server.new_chroot()}/other"
     assert read_status(data_dir)["ledger"] == ledger
     record_ledger(data_dir, parse_ledger(lost))  # nothing was ever there
-    output = fails(data_dir, "--spout", "file")
-    assert f"has no ledger ({lost})" in output
+    assert f"has no ledger ({lost})" in fails(data_dir, "--spout", "file")
     recover(data_dir)
     ends_as_undisturbed(data_dir, "--spout", "file")

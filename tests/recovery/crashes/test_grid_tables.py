@@ -1,7 +1,5 @@
 """Tests of the crash grid's verifier: it detects every kind of damage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -33,7 +31,6 @@ def commits(table: Path) -> list[Path]:
 
 
 def logged(entry: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Apply `change` to the actions of a log entry."""
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         change(action)
@@ -53,7 +50,6 @@ def rewritten(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def more(column: str) -> Callable[[pa.Table], pa.Table]:
-    """Return a function that adds one to every value of a column."""
     return lambda rows: rows.set_column(rows.column_names.index(column), column, pc.add(rows[column], 1))
 
 

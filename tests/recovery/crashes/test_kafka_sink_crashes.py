@@ -1,7 +1,5 @@
 """SIGKILL between any two steps of sending a transaction to a Kafka topic: consumers read each record once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import cycle, groupby
 
@@ -59,9 +57,6 @@ def test_killed_at_any_step_and_started_again(kafka_broker, place, crashes, spou
     ends(*argv)
     check(place / "data", TXIDS)
     check_topic(kafka_broker.bootstrap, topic, spout)
-
-
-# --- a start while the brokers are away -------------------------------------------------------------------------------
 
 
 def says(program: Program, text: str) -> None:

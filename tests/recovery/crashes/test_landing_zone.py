@@ -26,7 +26,6 @@ def rows(handle):
 
 
 def written(path, numbers):
-    """Write a file under a hidden name, and rename it when it is complete."""
     hidden = path.with_name(f".{path.name}")
     hidden.write_text("".join(f"{number}\n" for number in ["n", *numbers]))
     hidden.rename(path)

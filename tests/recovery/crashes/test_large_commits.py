@@ -1,7 +1,5 @@
 """Large commits as jobs: the same rows as in the driver, despite crashes, lost workers and changed input."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -22,16 +20,8 @@ from scenarios.words import SPOUTS
 from table_ranges import table_ranges
 from watched import Diary, Gathering, Shelf, ShelfSpout, Trouble
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    FailedException,
-    KeyedState,
-    SinkTable,
-    TransactionalTopologyBuilder,
-    faults,
-)
+from txstorm import BasicBolt, BatchBolt, Committer, FailedException, TransactionalTopologyBuilder, faults
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.spark import SparkEngine
@@ -164,8 +154,6 @@ def over(data_dir: Path) -> list[Any]:
     return [stamp for version, end in ends.items() for stamp in stamps[version] if stamp <= end]
 
 
-# --- tests ------------------------------------------------------------------------------------------------------------
-
 LARGE = {"large_commit_rows": 8}
 DRIVER = {"large_commit_rows": None, "large_commit_bytes": None}
 SMALL = ("--set", "large_commit_rows=8")
@@ -186,7 +174,6 @@ def shelf(place, numbers, takes) -> Shelf:
 
 
 def thirties(size=60):
-    """Build a spout of the numbers below `size`, thirty per transaction."""
     return MemoryTransactionalSpout([list(range(size))], ["n"], take=30)
 
 
@@ -224,7 +211,6 @@ def test_the_same_tables_as_in_the_driver(place, progress, seed, keep):
 
 
 def test_downstream_bolts_get_the_same_rows_as_from_the_driver(place, progress):
-    """Bolts downstream of a large commit get the same rows in the same order as those of a commit in the driver."""
     seed = random.randrange(1, 10**6)
     progress(f"seed {seed}")
     numbers, takes = sizes(seed)

@@ -1,7 +1,5 @@
 """Many tables stay consistent as of one txid, even if a driver dies after publishing only some."""
 
-from __future__ import annotations
-
 import pytest
 from recovery_cases import killed, open_books
 from scenarios.words import TXIDS, batches

@@ -1,7 +1,5 @@
 """Scaling with the number of transactions: it must not increase the ledger entries and files read at a start."""
 
-from __future__ import annotations
-
 import resource
 import sqlite3
 from collections import Counter

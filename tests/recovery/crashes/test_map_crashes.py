@@ -1,7 +1,5 @@
 """Maps in a user's database: SIGKILL around their puts, and late puts of a stale coordinator."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 

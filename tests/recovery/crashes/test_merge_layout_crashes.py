@@ -19,7 +19,6 @@ POINTS = ("p5.staged.after", "p6.after", "p7.1.before", "merge.staged", "p7.1.wr
 
 
 def last_txids(data_dir):
-    """Return the last txids of the groups in the table."""
     infos = [entry.info for entry in DeltaHandle.open(data_dir / "state/counts").history()]
     return sorted(info["last"] for info in infos if info["kind"] == "commit")
 

@@ -1,7 +1,5 @@
 """Opaque spouts: an undecided batch may be replayed with other content, and no trace of the first attempt remains."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,9 +21,6 @@ def rows_by_txid(data_dir: Path) -> dict[int, list[int]]:
     for row in read_sink(data_dir, "numbers").to_pylist():
         found.setdefault(row["_txid"], []).append(row["n"])
     return found
-
-
-# --- the first attempt got as far as staging --------------------------------------------------------------------------
 
 
 @both_kinds
@@ -60,7 +55,6 @@ def test_a_key_that_the_replay_loses_leaves_no_trace_unless_it_was_decided(data_
 
 @both_kinds
 def test_a_key_that_the_replay_loses_after_a_failure_leaves_no_trace(make_engine, watch, shelf, kind):
-    """State and sink rows of a failed attempt are discarded, even if the replay in the same process lacks their key."""
     shelf.write([1, 2, 2, 666, 4, 5])
 
     def change():
@@ -86,9 +80,6 @@ def test_after_a_restart_an_opaque_spout_is_planned_from_the_end_of_the_last_dec
     shelf.write(list(range(12)), take=2)
     ends(*argv, scenario="shelf")
     assert rows_by_txid(data_dir) == {1: [0, 1, 2], 2: [3, 4], 3: [5, 6], 4: [7, 8], 5: [9, 10]}
-
-
-# --- Storm's items ----------------------------------------------------------------------------------------------------
 
 
 @both_kinds

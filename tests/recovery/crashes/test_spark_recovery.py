@@ -1,7 +1,5 @@
 """Crash tests on Spark: a sample of the fault points, and kills of the JVM and its Python workers, and its writer of tables."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import Counter
@@ -108,7 +106,6 @@ def test_a_jvm_that_dies_ends_the_run_and_the_next_start_goes_on(watch, child):
 
 @pytest.mark.long
 def test_files_written_by_workers_of_a_killed_driver_are_swept(data_dir):
-    """Committer input files written by workers after their driver was killed are removed as unreferenced."""
     argv = [data_dir, "--set", "spill_bytes=0"]
     killed("p5.before:kill:2", *argv, "--engine", "spark")
     spilled = next((data_dir / "spill").iterdir())
@@ -116,9 +113,6 @@ def test_files_written_by_workers_of_a_killed_driver_are_swept(data_dir):
 
     ends(*argv)
     check(data_dir, TXIDS)  # which says that nothing is left there
-
-
-# --- tables that Spark publishes --------------------------------------------------------------------------------------
 
 
 def by_spark(data_dir, uri):

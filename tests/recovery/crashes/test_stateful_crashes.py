@@ -1,7 +1,5 @@
 """Stateful bolts that die at any step and in their hooks, with states in tables and in Redis."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -52,18 +50,13 @@ def cells() -> list[Any]:
 
 
 class Runs:
-    """Starts of the word count over one data directory; its log of hooks is beside it.
-
-    Attributes:
-        struck: the txids that were decided and not complete when a fault struck.
-    """
+    """Starts of the word count over one data directory; `struck` are the txids that faults left decided, incomplete."""
 
     def __init__(self, data_dir: Path, store: str, conf: dict[str, Any]) -> None:
         self._data_dir, self._store, self._conf = data_dir, store, conf
         self.struck: set[int] = set()
 
     def argv(self, spout: str, *more: Any, take: int = 2) -> list[Any]:
-        """Return the arguments of a start."""
         conf = ["--conf", json.dumps(self._conf), "--spout", spout, "--take", take]
         return [self._data_dir, self._store, *conf, *more]
 
@@ -91,7 +84,6 @@ class Runs:
         assert {called[txid] for txid in called if txid not in self.struck} <= {2}
 
     def counts(self) -> dict[str, int]:
-        """Return the counts of both tasks."""
         if self._store == "delta":
             rows = StateView(self._data_dir, "count").to_pylist()
             return {json.loads(row["key"]): int(row["value"]) for row in rows}
@@ -103,7 +95,6 @@ class Runs:
         return found
 
     def hooks(self) -> dict[str, list[int]]:
-        """Return the txids with which each hook was called."""
         found: dict[str, list[int]] = {"pre_prepare": [], "pre_commit": [], "pre_rollback": []}
         path = self._data_dir.with_name("hooks")
         for line in path.read_text().splitlines() if path.exists() else ():

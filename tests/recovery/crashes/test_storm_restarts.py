@@ -1,7 +1,5 @@
 """Restarts as in Storm's tests and code (storm.md, items 62 to 66)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -101,8 +99,7 @@ def test_items_63_and_64_stored_transactions_are_emitted_again_as_they_were_and_
     # Cancelled tasks of the first run may still write; the coordinator's epoch is part of an attempt's id.
     emitted = [entry[1:] for entry in after if entry[0] == "emit" and entry[2] >> 32 == 2]
     assert {txid: metadata for txid, _, metadata in emitted if txid <= last} == stored
-    asked = [entry[1] for entry in after if entry[0] == "initialize"]
-    assert asked == [last + 1, last + 2]
+    assert [entry[1] for entry in after if entry[0] == "initialize"] == [last + 1, last + 2]
     assert next(entry[2] for entry in after if entry[0] == "initialize") == stored[last]
     # Asked for the new ones, and perhaps for one that `until_txid` did not let begin.
     first = next(index for index, entry in enumerate(after) if entry[0] == "is_ready")

@@ -1,7 +1,5 @@
 """Runs with the ledger in ZooKeeper: killed at its steps, fenced, and with servers and connections lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,7 +43,6 @@ def ledger(zookeeper_server: ZooKeeper) -> str:
 
 @pytest.fixture
 def seen(zookeeper_server: ZooKeeper, ledger: str) -> Iterator[KazooClient]:
-    """Yield another client, at the server's root."""
     client = KazooClient(zookeeper_server.hosts)
     client.start(timeout=10)
     yield client
@@ -116,12 +113,10 @@ def proxy(zookeeper_server: ZooKeeper) -> Iterator[LossyProxy]:
 
 @pytest.fixture
 def behind(ledger: str, proxy: LossyProxy, zookeeper_server: ZooKeeper) -> str:
-    """Return the URI of the ledger behind the proxy."""
     return ledger.replace(zookeeper_server.hosts, proxy.address)
 
 
 def lose_answer(handle: RunHandle, proxy: LossyProxy) -> None:
-    """Let the answer to the run's next write be lost."""
     before = proxy.dropped
     proxy.drop_answers(1, matching=is_write)
     while proxy.dropped == before:
@@ -171,9 +166,6 @@ def test_a_hundred_answers_lost_after_the_write_and_a_hundred_before_it(watch, b
         proxy.cut()
         proxy.heal()
     check_goes_on(handle)
-
-
-# -- what is written ------------------------------------------------------------------------------------------------
 
 
 class Numbers(PartitionedSpout):

@@ -3,8 +3,6 @@
 The system calls fail below Python, SQLite and delta-rs, and unsynced data is lost (`failing_disk.c`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -27,7 +25,6 @@ SEED = int(os.environ.get("TXSTORM_SEED") or random.SystemRandom().randrange(1 <
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Compile ``failing_disk.c``; return the path of the library."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")

@@ -1,7 +1,5 @@
 """A wall clock that jumps, within a run and between runs: nothing expires by it, and stamps never decrease."""
 
-from __future__ import annotations
-
 import random
 import time
 from datetime import timedelta
@@ -64,8 +62,6 @@ def test_the_clock_jumps_by_up_to_an_hour_whenever_it_is_asked(ledger, place, sh
     if ledger == "sqlite":
         check(place / "data", TXIDS, thinned=True)
 
-
-# -- jumps of more than an hour ----------------------------------------------------------------------------------------
 
 DAY = 86_400
 YEAR, TTL = 365 * DAY, 1800

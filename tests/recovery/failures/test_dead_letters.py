@@ -1,7 +1,5 @@
 """Records that always fail: skipped and stored in the dead-letter table in the same transaction; the rest continues."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -25,23 +23,14 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 LAST = 14
 POISON = {
-    "emitter": (2, "value"),
-    "basic.execute": (3, "exit"),
-    "batch.execute": (4, "value"),
-    "batch.finish": (5, "value"),
-    "keep.execute": (6, "exit"),
-    "keep.finish": (7, "value"),
-    "grouping": (8, "value"),
-    "behind.grouping": (9, "exit"),
-    "behind.execute": (10, "value"),
-    "behind.finish": (11, "value"),
-    "basic.prepare": (12, "value"),
-    "keep.prepare": (13, "value"),
+    **{"emitter": (2, "value"), "basic.execute": (3, "exit"), "batch.execute": (4, "value")},
+    **{"batch.finish": (5, "value"), "keep.execute": (6, "exit"), "keep.finish": (7, "value")},
+    **{"grouping": (8, "value"), "behind.grouping": (9, "exit"), "behind.execute": (10, "value")},
+    **{"behind.finish": (11, "value"), "basic.prepare": (12, "value"), "keep.prepare": (13, "value")},
 }
 
 
 def poisoned(place: Path, engine: Any = "local", *, rows: bool = False, **settings: Any) -> RunHandle:
-    """Run the failing topology, with `POISON` in it, in the directory `place`."""
     topology = failing_net(Trouble(place, POISON, always=True), rows=rows, **{"on_error": "dead_letter", **settings})
     return ended(topology, place / "data", engine, until_txid=LAST)
 
@@ -85,8 +74,7 @@ def test_what_raises_is_left_out_and_the_rest_goes_on(place, rows):
     handle = poisoned(place, rows=rows)
     found = letters(place / "data")
     for txid, expected in LETTERS.items():
-        mine = [one[1:] for one in found if one[0] == txid]
-        assert mine == expected, txid
+        assert [one[1:] for one in found if one[0] == txid] == expected, txid
     by_txid = {txid: {one[4]["n"] for one in found if one[0] == txid} for txid in (6, 7, 9, 13)}
     assert by_txid == {6: {11}, 7: {13, 14}, 9: {17}, 13: {25, 26}}
     kept = EVERYTHING - {3, 4} - {5} - {7} - {9, 10} - {11} - {13, 14} - {15} - {23, 24} - {25, 26}
@@ -119,9 +107,6 @@ def test_every_letter_says_what_went_wrong_and_where(place, data_dir):
     assert "failing_net.py:" in row["frame"]
     [fourth] = [one for one in read_directory_history(data_dir).to_pylist() if one["txid"] == 4]
     assert (row["attempt"], row["stamp"]) == (fourth["attempt"], fourth["stamp"])
-
-
-# --- the policy -------------------------------------------------------------------------------------------------------
 
 
 def test_retries_come_first_and_failed_exceptions_have_a_limit_of_their_own(watch):
@@ -157,14 +142,12 @@ def test_a_failed_exception_is_still_replayed_while_other_errors_are_left_out(wa
 
 def test_a_state_violation_makes_the_whole_batch_a_dead_letter(data_dir):
     """Two tasks change one key: no single record is at fault, so the whole batch becomes a dead letter."""
-    builder = TransactionalTopologyBuilder(
-        "rule", "numbers", MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
-    )
+    source = MemoryTransactionalSpout([["a", "b", "b", "c"]], "key", take=2)
+    builder = TransactionalTopologyBuilder("rule", "numbers", source)
     builder.set_bolt("sum", CountByKey("key", table="counts"), 2).all_grouping("numbers")
     builder.set_setting("on_error", "dead_letter")
     handle = ended(builder.build_topology(), data_dir)
-    found = letters(data_dir)
-    assert [(txid, component) for txid, component, *_ in found] == [(1, "state"), (2, "state")]
+    assert [(txid, component) for txid, component, *_ in letters(data_dir)] == [(1, "state"), (2, "state")]
     assert handle.state("counts").to_pylist() == []
     assert handle.committed == 2
 
@@ -174,8 +157,6 @@ def test_without_the_policy_there_is_no_table(place, data_dir):
     assert not (data_dir / "dead_letters").exists()
     assert handle.dead_letters().to_pylist() == []
 
-
-# --- batches that take a worker with them, or never end ---------------------------------------------------------------
 
 ALONE = {"on_error": "dead_letter", "batch_timeout": 0.7, "max_pack_txids": 1, "max_group_txids": 1}
 

@@ -1,7 +1,5 @@
 """Failure matrix: every kind of exception, raised at every place in user code (storm.md c.3, items 43-48)."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 

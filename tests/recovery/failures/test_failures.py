@@ -1,7 +1,5 @@
 """Failed batches: which results are retained, which batches are replayed, and which errors end the topology."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -27,9 +25,6 @@ def assert_everything_once(data_dir: Path) -> None:
     assert rows == [((number + 1) // 2, number) for number in NUMBERS]
     assert sums(data_dir) == dict.fromkeys(NUMBERS, 1)
     check(data_dir, 10)
-
-
-# --- an exception in the middle of a pack -----------------------------------------------------------------------------
 
 
 def test_an_exception_in_txid_5_of_a_pack_of_8_lets_1_to_4_commit_after_one_run(make_engine, watch):
@@ -58,9 +53,6 @@ def test_an_exception_in_finish_batch_of_txid_5_of_a_group_decides_1_to_4(make_e
     assert_everything_once(watch.data_dir)
 
 
-# --- FailedException: without limit, with back-off --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("phase", ["process", "commit"])
 @pytest.mark.parametrize("error", [FailedException, ReportedFailedException])
 def test_a_failed_batch_is_replayed_without_limit(watch, phase, error):
@@ -86,9 +78,6 @@ def test_the_limit_of_failed_exceptions_can_be_set(watch):
     assert watch.diary.calls("process")[2] == 4
 
 
-# --- other exceptions: the policy -------------------------------------------------------------------------------------
-
-
 def test_retry_n_allows_n_replays_and_counts_over_restarts(watch):
     trouble = {"commit": at(4, raising(KeyError("four"))), "on_error": "retry(2)"}
     with pytest.raises(TopologyFailed, match=r"txid 4 .* failed 3 times: commit\[0\] raised KeyError"):
@@ -111,8 +100,7 @@ def test_an_exception_that_heals_in_time_is_no_failure_of_the_topology(make_engi
         if txid % 4 == 0 and nth <= 2:
             raise OSError("for a moment")
 
-    handle = watch.ends(engine=make_engine(), process=trouble, on_error="retry(2)")
-    assert handle.exception() is None
+    assert watch.ends(engine=make_engine(), process=trouble, on_error="retry(2)").exception() is None
     assert_everything_once(watch.data_dir)
 
 
@@ -121,9 +109,6 @@ def test_system_exit_in_a_bolt_is_an_exception_like_others(watch):
     with pytest.raises(TopologyFailed, match=r"txid 2 .*SystemExit"):
         handle.awaitTermination()
     assert handle.committed == 1
-
-
-# --- batches that take too long ---------------------------------------------------------------------------------------
 
 
 on_both_engines = pytest.mark.parametrize(
@@ -188,9 +173,6 @@ def test_files_with_input_of_committers_do_not_outlive_their_txid(data_dir, diar
     assert handle.progress.replays >= 3  # some fail in packs that were given up already, and nobody counts those
     assert max(count for (count,) in diary.of("files")) >= 8
     assert_everything_once(data_dir)  # which says that no file is left
-
-
-# --- committers that hang: an abandoned thread can no longer write ---------------------------------------------------
 
 
 def test_a_commit_that_hangs_once_is_replayed_and_what_was_before_it_is_decided(make_engine, watch):
@@ -304,9 +286,6 @@ while not watch.diary.of("hangs"):
 def test_a_process_ends_although_a_committer_does_not(place):
     child = loaded().run("-c", SCRIPT, place, env=environment())
     assert child.returncode == 0, child.stderr
-
-
-# --- workers that die -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -1,7 +1,5 @@
 """Committers finish the next group while one is published: same rows, same order, even after failures."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -145,7 +143,6 @@ def test_a_stop_drops_what_was_finished_ahead(watch, publishing):
 
 
 def test_an_opaque_replay_discards_rows_written_ahead(watch, shelf, publishing):
-    """Rows written ahead of their turn are discarded if the replay of their batch has different content."""
     shelf.write(NUMBERS)
     expected = [*NUMBERS[:6], *range(101, 115)]
 

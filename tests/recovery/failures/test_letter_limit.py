@@ -1,7 +1,5 @@
 """The setting max_dead_letters: the txid at which a run ends, its committed rows, and its error message."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from decimal import Decimal
@@ -98,9 +96,8 @@ def test_a_percentage_of_a_short_input_counts_at_the_end(data_dir):
 def test_a_percentage_counts_from_a_thousand_rows_on_before_every_commit(data_dir):
     numbers = [-n if n % 50 == 1 else n for n in range(1, 4001)]  # 2 %, the first one at once
     with pytest.raises(TooManyDeadLetters, match=r"txid 5 is not committed: .* are 16 of 1,000 .*=1.5%"):
-        handle = started([*numbers[:600], *range(4001, 4201), *numbers[600:]], data_dir, take=200,
-                         max_dead_letters="1.5%")  # fmt: skip
-        handle.awaitTermination(60)
+        more = [*numbers[:600], *range(4001, 4201), *numbers[600:]]
+        started(more, data_dir, take=200, max_dead_letters="1.5%").awaitTermination(60)
     assert len(left_out(data_dir)) == 12
     with pytest.warns(DeadLettersWarning, match="80 records were left out"):
         started(numbers, data_dir.with_name("more"), take=200, max_dead_letters="2%").awaitTermination(60)
@@ -125,9 +122,8 @@ def test_replays_do_not_count_twice(tmp_path):
         limit = chance.randrange(0, 16)
         bad = [n for n in numbers if n < 0]
         data = tmp_path / str(number)
-        handle = started(
-            numbers, data, fails, take=3, max_dead_letters=limit, max_group_txids=chance.choice([1, 2, 64])
-        )
+        settings = {"max_dead_letters": limit, "max_group_txids": chance.choice([1, 2, 64])}
+        handle = started(numbers, data, fails, take=3, **settings)
         if len(bad) <= limit:
             handle.awaitTermination(60)
             assert left_out(data) == sorted(bad), number

@@ -1,7 +1,5 @@
 """Dead letters of every ready-made component: n good records and one bad one give n results and one letter."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -79,12 +77,10 @@ def lookup(builder: Any, place: Path, tasks: int) -> None:
 def store(builder: Any, place: Path, tasks: int) -> None:
     held = joins.MemoryStore()
     right, left = (Side("feed", name, key="key", time="at", id="id") for name in "rs")
-    builder.set_bolt("fill", joins.StoreFeed(right, held, retain=Duration.hours(9)), tasks).fields_grouping(
-        "feed", "r", ["key"]
-    )
-    builder.set_bolt("sync", joins.DataDelaySync(left), tasks).fields_grouping("feed", "s", ["key"]).all_grouping(
-        "fill", "position"
-    )
+    fill = builder.set_bolt("fill", joins.StoreFeed(right, held, retain=Duration.hours(9)), tasks)
+    fill.fields_grouping("feed", "r", ["key"])
+    sync = builder.set_bolt("sync", joins.DataDelaySync(left), tasks)
+    sync.fields_grouping("feed", "s", ["key"]).all_grouping("fill", "position")
     match = joins.StoreJoin(
         Side("sync", key="key", time="at"), held, before=Duration.hours(1), how="left", select=["left:id", "right:id"]
     )
@@ -217,7 +213,6 @@ CASES: dict[str, Case] = {
 
 
 def outcome(case: Case, place: Path, tasks: int, batches: Iterable[Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """Return the results for the rows of each batch, and the dead letters."""
     builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": FIELDS, "r": FIELDS}))
     case.make(builder, place, tasks)
     builder.set_settings({"on_error": "dead_letter", "retry_backoff": 0.001})
@@ -250,20 +245,14 @@ def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: P
         cut = chance.choice([0, max(at + 1, 4), n + 1])  # good ones are always with it
         bad = {"id": "bad", "key": "k1", "n": 3, "at": at * 1000, field: value}
         mixed = [*rows["s"][:at], tuple(bad[one] for one in FIELDS), *rows["s"][at:]]
-        found = []
-        for given in (
-            (mixed[:cut], mixed[cut:]),
-            tuple([r for r in p if r[0] != "bad"] for p in (mixed[:cut], mixed[cut:])),
-        ):
-            found.append(outcome(case, tmp_path, tasks, [{"s": given[0], "r": rows["r"]}, {"s": given[1]}]))
-        (results, letters), (expected, none) = found
-        drawn = field, value, n, tasks, at, cut
-        assert (results, len(letters), none) == (expected, 1, []), (
-            drawn,
-            expected - results,
-            results - expected,
-            letters[:3],
+        parts = mixed[:cut], mixed[cut:]
+        good = tuple([one for one in part if one[0] != "bad"] for part in parts)
+        (results, letters), (expected, none) = (
+            outcome(case, tmp_path, tasks, [{"s": one, "r": rows["r"]}, {"s": two}]) for one, two in (parts, good)
         )
+        drawn = field, value, n, tasks, at, cut
+        seen = drawn, expected - results, results - expected, letters[:3]
+        assert (results, len(letters), none) == (expected, 1, []), seen
         assert expected
         assert "bad" in letters[0]["record"], drawn
 
@@ -277,9 +266,7 @@ def test_one_bad_record_is_one_letter_and_costs_no_result(name: str, tmp_path: P
     ],
 )
 @pytest.mark.parametrize("as_batches", [False, True])
-def test_the_first_record_is_left_out_with_which_it_fails(
-    values: list[Any], at: int, total: int, as_batches: bool
-) -> None:
+def test_the_first_record_is_left_out_with_which_it_fails(values: list[Any], at: int, total: int, as_batches: bool):
     same = bolts.MapBatches(lambda batch: batch, "k", "n") if as_batches else bolts.Identity("k", "n")
     builder = txstorm.TransactionalTopologyBuilder("t", "feed", FeedSpout({"s": ("k", "n")}))
     builder.set_bolt("same", same).global_grouping("feed", "s")
@@ -292,9 +279,7 @@ def test_the_first_record_is_left_out_with_which_it_fails(
 
 
 @pytest.mark.parametrize(("runs", "least"), [(None, 43), (5000, 43), (9, 4)])
-def test_records_that_fail_only_together_are_told_apart(
-    runs: int | None, least: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_that_fail_only_together_are_told_apart(runs: int | None, least: int, monkeypatch: pytest.MonkeyPatch):
     """By the state, or by runs on parts of the input: some of them, then a part that fails is left out as a whole."""
     if runs is not None:
         monkeypatch.setattr(keyed, "rows_beyond", lambda *_: [])

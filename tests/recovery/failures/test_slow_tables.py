@@ -1,7 +1,5 @@
 """Back-pressure by a slow table: the work in flight is bounded in transactions, bytes and files."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -16,11 +14,7 @@ PENDING = 12
 
 
 class Gate:
-    """A gate before every commit of a table: blocks commits while closed, and delays each while open.
-
-    Attributes:
-        passed: the number of commits that have passed.
-    """
+    """A gate before every commit of a table: blocks them while closed, delays each while open, counts the `passed`."""
 
     def __init__(self) -> None:
         self.opened, self.passed, self.original = threading.Event(), 0, faults.point

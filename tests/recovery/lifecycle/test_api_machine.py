@@ -5,8 +5,6 @@ reads as of any retained transaction. Hypothesis generates the sequence, shrinks
 program together with the means to reproduce it.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import tempfile
@@ -16,13 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from watched import Gathering, PlannedSpout
 
 import txstorm
@@ -115,9 +107,8 @@ class TopologyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.place = Path(
-            tempfile.mkdtemp(prefix="txstorm-machine-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-        )
+        memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+        self.place = Path(tempfile.mkdtemp(prefix="txstorm-machine-", dir=memory))
         self.data = self.place / "data"
         self.turns: list[int] = []
         self.turn = 0
@@ -206,9 +197,8 @@ class TopologyMachine(RuleBasedStateMachine):
         if self.turns:
             cut = txstorm.snapshot(self.data)
             assert (cut.txid, found_in(cut)) == (len(self.turns), expected(self.turns))
-            assert {one.name: one.txid for one in txstorm.list_savepoints(self.data)} == {
-                name: len(turns) for name, turns in self.savepoints.items()
-            }
+            kept = {name: len(turns) for name, turns in self.savepoints.items()}
+            assert {one.name: one.txid for one in txstorm.list_savepoints(self.data)} == kept
 
     def teardown(self) -> None:
         try:
@@ -221,9 +211,8 @@ class TopologyMachine(RuleBasedStateMachine):
     def _run(self, more: int, *, pending: int, pack: int, group: int) -> None:
         builder = TransactionalTopologyBuilder("machine", "numbers", Numbers(self.turn))
         builder.set_committer_bolt("keep", Keep(), 2).fields_grouping("numbers", ["k"])
-        made = builder.build_topology().with_settings(
-            {"max_spout_pending": pending, "max_pack_txids": pack, "max_group_txids": group}
-        )
+        limits = {"max_spout_pending": pending, "max_pack_txids": pack, "max_group_txids": group}
+        made = builder.build_topology().with_settings(limits)
         until = len(self.turns) + more
         run(made, engine="local", data_dir=self.data, until_txid=until).awaitTermination()
         done = read_status(self.data)["committed_txid"]
@@ -237,14 +226,6 @@ class TopologyMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(("examples", "steps"), [(4, 9), pytest.param(60, 20, marks=pytest.mark.long)])
 def test_any_order_of_calls(examples, steps):
-    run_state_machine_as_test(
-        TopologyMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    options = {"max_examples": examples, "stateful_step_count": steps, "deadline": None, "print_blob": True}
+    options |= {"database": None, "suppress_health_check": list(HealthCheck)}
+    run_state_machine_as_test(TopologyMachine, settings=settings(**options))

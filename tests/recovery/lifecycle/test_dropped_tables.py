@@ -1,7 +1,5 @@
 """Tables and sources added to or removed from the code: no table is orphaned silently; each shows its last txid."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """User-defined life-cycle commands of a front end: sent through the ledger, validated, executed or refused."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -85,7 +83,6 @@ def from_another_process(data_dir: Path, command: str, arguments: Mapping[str, A
 
 
 def started(handle: RunHandle) -> int:
-    """Return the txid of the next transaction to start."""
     return handle._driver.ask(lambda: handle._driver.state.started).result()
 
 
@@ -150,17 +147,14 @@ def test_requests_and_answers_are_stored_as_before(handle, data_dir):
     request = Request("0" * 32, "deactivate", {}, "pid 1 on host", asked_at)
     with open_books(data_dir, write=True) as books:
         put = put_request(request, read_request(books.ledger)[1])
-        assert json.loads(put.value)["value"] == {
-            "format": "txstorm-request",
-            "version": 1,
-            "request": {
-                "id": "0" * 32,
-                "command": "deactivate",
-                "arguments": {},
-                "asker": "pid 1 on host",
-                "asked_at": asked_at,
-            },
+        sent = {
+            "id": "0" * 32,
+            "command": "deactivate",
+            "arguments": {},
+            "asker": "pid 1 on host",
+            "asked_at": asked_at,
         }
+        assert json.loads(put.value)["value"] == {"format": "txstorm-request", "version": 1, "request": sent}
         books.ledger.commit([put])
         answer = json.loads(eventually(lambda: books.ledger.get(names.answer_path("0" * 32))).value)["value"]
     assert set(answer) == {"answered_at", "result", "error"}

@@ -23,16 +23,13 @@ def content(data_dir, txid):
     return {name: read_state(data_dir, name, txid, txid).to_pylist() for name in STATES}
 
 
-def test_a_directory_of_before_keeps_its_form_and_refuses_to_be_migrated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_before_keeps_its_form_and_refuses_to_be_migrated(tmp_path, capsys, monkeypatch):
     data_dir = unpacked("clash", tmp_path)
     for name in ("new", "clash"):
         with driver(tmp_path / name) as running:
             if name == "new":
                 fed(running, SPELLED["clash"], 1)
-                found = fed(running, SPELLED["clash"], 2)
-                assert sorted(found["c"]) == [2, 2, 2, 3, 4]
+                assert sorted(fed(running, SPELLED["clash"], 2)["c"]) == [2, 2, 2, 3, 4]
                 continue
             assert fed(running, SPELLED["clash"], 3) == {"w": [], "d": [], "c": [3] * 5}
     before = content(data_dir, 3)

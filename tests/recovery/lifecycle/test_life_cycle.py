@@ -1,7 +1,5 @@
 """Life-cycle commands from other processes: their effect on a run, persistence over restarts, and refusals."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -48,9 +46,6 @@ def txstorm(*arguments: Any) -> tuple[int, dict[str, Any]]:
     """Run a command in a separate process; return its exit code and its last line of output, parsed."""
     done = loaded().run("-m", "txstorm", *arguments, "--json", env=environment())
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
-
-
-# --- deactivate and activate ------------------------------------------------------------------------------------------
 
 
 def test_deactivated_what_is_in_flight_commits_and_nothing_begins(go, data_dir):
@@ -107,9 +102,6 @@ def test_a_topology_that_does_not_run_is_activated_and_deactivated_for_its_next_
     assert_as_undisturbed(data_dir, 4)
 
 
-# --- rebalance --------------------------------------------------------------------------------------------------------
-
-
 def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
     handle = go(make_engine(), more=3)
     told = rebalance(data_dir, {"pass": 3, "count": 2, "numbers": 1})
@@ -120,10 +112,8 @@ def test_rebalanced_from_the_next_txid_on(make_engine, go, data_dir, diary):
     eventually(lambda: read_status(data_dir)["parallelism"]["pass"] == 3)
     handle.stop(drain=True)
 
-    shape: dict[int, set[int]] = {}
-    for txid, _, parallelism in diary.of("pass"):
-        shape.setdefault(txid, set()).add(parallelism)
-    assert {txid: tasks for txid, tasks in shape.items() if tasks != {3 if txid >= first else 1}} == {}
+    shape = {(txid, parallelism) for txid, _, parallelism in diary.of("pass")}
+    assert {(txid, tasks) for txid, tasks in shape if tasks != (3 if txid >= first else 1)} == set()
     assert_as_undisturbed(data_dir, handle.committed)
 
 
@@ -178,9 +168,6 @@ def test_numbers_that_cannot_be_are_refused_and_change_nothing(go, data_dir):
         assert books.parallelism() == {}
 
 
-# --- kill -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_killed_it_commits_what_is_in_flight_and_ends_with_code_0(child, data_dir):
     code, told = txstorm("kill", data_dir)
@@ -216,9 +203,6 @@ def _planned(data_dir: Path) -> bool:
         return bool(read_status(data_dir)["in_flight"])
     except DataDirectoryError:
         return False
-
-
-# --- who does not answer, and who asks at the same time -----------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -272,11 +256,10 @@ def test_of_two_commands_at_once_the_second_names_the_first(child, data_dir):
     with hanging(child, data_dir):
         asker.start()
         eventually(lambda: _open(data_dir))
-        with pytest.raises(
-            BusyError, match=rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
-        ) as caught:
+        message = rf"kill: rebalance \(asked by pid {os.getpid()} on .*\) is under way"
+        with pytest.raises(BusyError, match=message) as busy:
             kill(data_dir, 0, SHORT)
-        assert caught.value.exit_code == 3
+        assert busy.value.exit_code == 3
     asker.join()
     assert first[0]["parallelism"]["pass"] == 2
     assert child.poll() is None
@@ -333,18 +316,13 @@ def test_commands_of_another_version_are_refused_by_the_run(go, data_dir):
     assert handle.isActive
 
 
-# --- nobody, nothing, something else ------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_a_topology_that_is_not_running_cannot_be_killed_or_rebalanced(go, data_dir):
     go(until_txid=2).awaitTermination()
     for ask in (lambda: kill(data_dir), lambda: rebalance(data_dir, {"pass": 2})):
-        with pytest.raises(
-            NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+"
-        ) as caught:
+        with pytest.raises(NotRunningError, match=r"topology 'life' in .* is not running; its last run, pid \d+") as no:
             ask()
-        assert caught.value.exit_code == 2
+        assert no.value.exit_code == 2
     code, told = txstorm("kill", data_dir)
     assert (code, told["error"]["type"]) == (2, "NotRunningError")
 
@@ -373,20 +351,14 @@ def test_an_unknown_directory_and_one_that_is_something_else(command, go, data_d
     assert sorted(os.listdir(place / "letters")) == ["dear.txt"]
 
 
-# --- list, status, inspect ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.integration
 def test_the_list_shows_what_runs_what_has_ended_and_what_is_damaged(child, diary, place):
     ended(life(diary), place / "ended", until_txid=3)
     (place / "torn").mkdir()
     (place / "torn" / "format.json").write_text("{")
     found = {Path(one["data_dir"]).name: one for one in list_topologies(place)}
-    assert {name: (one["mode"], one["running"]) for name, one in found.items()} == {
-        "data": ("active", True),
-        "ended": ("stopped", False),
-        "torn": ("unreadable", False),
-    }
+    modes = {name: (one["mode"], one["running"]) for name, one in found.items()}
+    assert modes == {"data": ("active", True), "ended": ("stopped", False), "torn": ("unreadable", False)}
     assert f"pid {child.pid} on" in found["data"]["holder"]
     assert found["ended"]["committed_txid"] == 3
     assert "is damaged" in found["torn"]["error"]
@@ -403,6 +375,5 @@ def test_inspection_of_a_live_run_and_after_its_end(go, data_dir):
     handle.stop()
     after = read_inspection(data_dir)
     assert (after["currtx"], after["mode"], after["decided"]) == (handle.committed + 1, "stopped", [])
-    assert after["metadata"][str(handle.committed)]["document"] == {
-        "meta": [4 * handle.committed - 3, 4 * handle.committed + 1]
-    }
+    first = 4 * handle.committed - 3
+    assert after["metadata"][str(handle.committed)]["document"] == {"meta": [first, first + 4]}

@@ -3,8 +3,6 @@
 A Delta feature enabled during a run is reported with table and remedy; the run continues when it is disabled.
 """
 
-from __future__ import annotations
-
 import json
 
 import deltalake
@@ -30,7 +28,6 @@ LAYOUTS = ["", "merge-"]
 
 
 def go(data, built, until=None):
-    """Run the topology up to a txid, or to the end of its source."""
     ended(built, data, **({} if until is None else {"until_txid": until}))
 
 
@@ -44,8 +41,7 @@ def is_new(data):
     assert StateView(data, "kept").to_pylist()[0] == {"word": "a", "n": "one", "more": 0.5}
     assert [row["word"] for row in SinkView(data, "out").to_pylist()] == [b"a", b"b", b"c", b"d"]
     assert deltalake.DeltaTable(str(data / "sinks/out")).to_pyarrow_table().column_names == ["word", "_txid"]
-    plain = deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table()
-    assert plain["more"].to_pylist() == [0.5] * 4
+    assert deltalake.DeltaTable(str(data / "state/kept")).to_pyarrow_table()["more"].to_pylist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -165,8 +161,7 @@ def test_a_fenced_coordinator_changes_no_columns(tmp_path):
 @pytest.mark.long
 def test_with_the_spark_writer_and_for_readers_in_spark(spark, tmp_path):
     begun(tmp_path, "spark-")
-    before = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
-    assert before.columns == ["word", "n", "_txid"]
+    assert spark.read.format("delta").load(str(tmp_path / "sinks/out")).columns == ["word", "n", "_txid"]
     go(tmp_path, topology("spark-new"))
     is_new(tmp_path)
     found = spark.read.format("delta").load(str(tmp_path / "sinks/out"))
@@ -182,13 +177,9 @@ def test_the_layout_is_fixed_when_the_table_is_made(tmp_path):
 
 def test_a_table_with_features_of_others_keeps_its_columns(tmp_path):
     begun(tmp_path)
-    table = deltalake.DeltaTable(str(tmp_path / "sinks/out"))
-    table.alter.add_constraint({"some": "n > 0"})
+    deltalake.DeltaTable(str(tmp_path / "sinks/out")).alter.add_constraint({"some": "n > 0"})
     with pytest.raises(TxstormError):
         go(tmp_path, topology("new"))
-
-
-# --- Delta features that others enable --------------------------------------------------------------------------------
 
 
 def featured(spout):

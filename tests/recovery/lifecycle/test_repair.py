@@ -1,7 +1,6 @@
 """Repair of a decided group that cannot be published: its report and its roll-back (design rule R13)."""
 
-from __future__ import annotations
-
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,8 @@ def test_an_abandoned_group_is_processed_again_once(go, data_dir):
     decided(go)
     before = read_inspection(data_dir)
     assert [(one["first"], one["last"]) for one in before["decided"]] == [(3, 3)]
-    assert [(one["table"], one["published"]) for one in before["decided"][0]["tables"]] == [
-        ("changes/seen", False),
-        ("changes/total", False),
-    ]
+    tables = [(one["table"], one["published"]) for one in before["decided"][0]["tables"]]
+    assert tables == [("changes/seen", False), ("changes/total", False)]
     told = abandon(data_dir, 3)
     assert (told["abandoned"], told["unreached"], told["currtx"]) == ([3, 3], {}, 3)
     after = read_inspection(data_dir)
@@ -63,13 +60,10 @@ def test_only_decided_and_uncompleted_groups_can_be_abandoned(go, data_dir, txid
 
 def test_a_running_topology_is_refused(go, data_dir):
     decided(go)
-    holder = open_ledger(data_dir, create=False)
-    holder.acquire("life")
-    try:
+    with closing(open_ledger(data_dir, create=False)) as holder:
+        holder.acquire("life")
         with pytest.raises(HeldError, match="is held by 'life'"):
             abandon(data_dir, 3)
-    finally:
-        holder.close()
 
 
 def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(go, data_dir, place):
@@ -95,10 +89,8 @@ def test_a_blocked_table_shows_in_the_status_and_nothing_is_planned(go, data_dir
     assert (after["mode"], after["blocked"]) == ("failed", status["blocked"])
     assert "BlockedError" in after["error"]
     (group,) = after["decided"]
-    assert [(one["table"], one["published"], one["cause"]) for one in group["tables"]] == [
-        ("changes/seen", False, "there is no table"),
-        ("changes/total", False, ""),
-    ]
+    found = [(one["table"], one["published"], one["cause"]) for one in group["tables"]]
+    assert found == [("changes/seen", False, "there is no table"), ("changes/total", False, "")]
     with pytest.raises(TableCorrupt, match="the ledger knows the table changes/seen"):
         go()
     assert set(abandon(data_dir, 3)["unreached"]) == {"changes/seen"}

@@ -128,7 +128,6 @@ def test_decided_groups_are_published_first(copied, place):
 
 
 def test_a_rewind_includes_tables_created_by_a_killed_start(data_dir):
-    """A rewind includes tables that a killed start has created but not yet recorded in the ledger."""
     ends(data_dir, "--tables", 1)
     killed("p0.2.created:kill:1", data_dir, "--tables", 3)
     assert "changes/totals" in rewind(data_dir, to_txid=3)["tables"]

@@ -68,8 +68,7 @@ def test_made_and_restored_while_the_original_runs(place):
     made = topology(spout("memory", TXIDS, place / "data"), 3).with_settings(SETTINGS)
     handle = run(made, engine="local", data_dir=place / "data")
     handle.processAllAvailable()
-    point = handle.savepoint("now")
-    assert (point.txid, handle.isActive) == (TXIDS, True)
+    assert (handle.savepoint("now").txid, handle.isActive) == (TXIDS, True)
     txstorm.restore_savepoint(place / "data", "now", place / "copy")
     assert handle.isActive
     handle.stop()
@@ -149,14 +148,9 @@ def test_the_command(data, command):
     assert (made["name"], made["txid"], made["timeline"]) == ("two", 2, 0)
     assert [one["name"] for one in command.json("savepoint", "list", data)["savepoints"]] == ["one", "two"]
     new = data.with_name("new")
-    assert command.json("savepoint", "restore", data, "two", new, "--topology", "trial") == {
-        "topology": "trial",
-        "data_dir": str(new),
-        "savepoint": "two",
-        "txid": 2,
-        "tables": ["changes/counts", "changes/totals", "sinks/words"],
-        "outside": [],
-    }
+    tables = ["changes/counts", "changes/totals", "sinks/words"]
+    shown = {"topology": "trial", "data_dir": str(new), "savepoint": "two", "txid": 2, "tables": tables, "outside": []}
+    assert command.json("savepoint", "restore", data, "two", new, "--topology", "trial") == shown
     assert command.json("savepoint", "delete", data, "two")["txid"] == 2
     command.printed("savepoint", "list", data)
     command.printed("savepoint", "delete", data, "one")

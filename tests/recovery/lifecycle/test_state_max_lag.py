@@ -38,8 +38,7 @@ def follows(read, handle, times=3):
 def test_a_reader_of_the_plain_table_sees_two_keys_of_a_busy_run(place):
     with running(place / "data", **SOON) as handle:
         follows(lambda: seen(place / "data"), handle)
-        properties = DeltaHandle.open(place / "data/state/counts").properties
-        assert properties["txstorm.stateMaxLag"] == "0.2"
+        assert DeltaHandle.open(place / "data/state/counts").properties["txstorm.stateMaxLag"] == "0.2"
     assert seen(place / "data") == handle.progress.committed
 
 

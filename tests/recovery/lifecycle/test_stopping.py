@@ -1,7 +1,5 @@
 """Ends of runs: stopped, interrupted, replaced, refused, fenced; the next run continues from there."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from pathlib import Path
@@ -47,9 +45,6 @@ def assert_clean(data_dir: Path) -> int:
 def undecided(data_dir: Path) -> list[int]:
     with open_books(data_dir) as books:
         return [txid for txid in books.metas() if txid >= books.currtx()]
-
-
-# --- stop -------------------------------------------------------------------------------------------------------------
 
 
 def test_stop_commits_the_group_that_commits_and_nothing_else(make_engine, watch, place):
@@ -150,9 +145,6 @@ def test_process_all_available_returns_when_the_run_is_stopped(watch, place):
     assert len(told) == 1
 
 
-# --- signals to a driver script ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def child(watch: Watch) -> Program:
     """Return a driver script in a separate process, which has committed a few transactions."""
@@ -222,9 +214,6 @@ def test_a_script_that_just_ends_stops_its_run_cleanly(place, watch):
     go_on(watch)
 
 
-# --- one run at a time ------------------------------------------------------------------------------------------------
-
-
 def test_a_second_start_in_the_same_process_takes_over(make_engine, watch):
     first = watch.start(Endless(), make_engine())
     eventually(lambda: first.committed > 3)
@@ -257,9 +246,6 @@ def test_a_second_process_is_refused_until_the_first_is_dead(watch, child):
     child.kill()
     child.wait()
     go_on(watch)  # at once: nothing has to time out
-
-
-# --- fenced -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration

@@ -8,8 +8,6 @@ say how it has to go.
 Topologies for ``txstorm run`` are in the modules of their scenarios, such as ``scenarios.grid:from_source(…)``.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -45,7 +43,6 @@ SCENARIOS = {
 
 
 def scenario(name: str) -> Callable[..., Any]:
-    """Return the function of a scenario, loading its module."""
     module, _, function = SCENARIOS[name].partition(":")
     return getattr(importlib.import_module(module), function)
 

@@ -3,8 +3,6 @@
 A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource
@@ -81,7 +79,6 @@ def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
 
 
 def main(data_dir: str, diary: str, txids: str, *troubles: str) -> dict[str, int]:
-    """Run to txid `txids`; return the progress."""
     planned = {int(txid): name for name, _, txid in (trouble.partition(":") for trouble in troubles)}
     made = topology(Path(diary), int(txids), planned)
     handle = run(made, engine="spark", data_dir=data_dir, available_now=True)

@@ -7,8 +7,6 @@
   the point, the output, and the number of committed transactions; the run is in ``HOME/<POINT>/data``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -68,9 +66,6 @@ def told(line: dict[str, Any]) -> None:
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
-# --- one call that fails ----------------------------------------------------------------------------------------------
-
-
 def start(home: Path, ledger: str | None, sync: int = -1, write: int = -1) -> dict[str, Any]:
     """Start the topology once, with the `sync`-th sync or the `write`-th write failing, counted from 0."""
     preloaded = ctypes.CDLL(None)
@@ -97,9 +92,6 @@ def failing(place: str, ledger: str, *calls: str) -> None:
     for call in calls:
         home = Path(place) / call
         told(until_done(home, None if ledger == "sqlite" else f"{ledger}:{home / 'disk' / 'ledger'}", call))
-
-
-# --- a disk that breaks -----------------------------------------------------------------------------------------------
 
 
 def breaking(home: Path, point: str) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A topology whose set of tables changes: ``dropped DATA_DIR --drop|--late``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from watched import Gathering

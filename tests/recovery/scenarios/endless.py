@@ -5,8 +5,6 @@
 - ``lag DATA_DIR [SETTING=VALUE…]`` counts the even and the odd numbers.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -60,11 +58,7 @@ class Total(Gathering, Committer):
 
 
 def life(
-    diary: Diary,
-    seconds: float = 0.0,
-    tasks: int = 1,
-    trouble: Callable[[int], object] | None = None,
-    **settings: Any,
+    diary: Diary, seconds: float = 0.0, tasks: int = 1, trouble: Callable[[int], object] | None = None, **settings: Any
 ) -> Any:
     """Build the topology numbers → pass → count (by number) and total; `tasks` is the parallelism of pass."""
     builder = TransactionalTopologyBuilder("life", "numbers", Endless(4), 2)
@@ -83,13 +77,9 @@ def expected(txids: int) -> tuple[dict[int, int], int]:
 
 
 def live(data_dir: str, diary: str, seconds: str = "0.01") -> None:
-    """Run the topology `life` until it is stopped."""
     handle = run(life(Diary(Path(diary)), float(seconds)), engine="local", data_dir=data_dir)
     handle.awaitTermination()
     print(f"committed {handle.committed}, killed by {handle.killed}")
-
-
-# --- a driver script that does nothing about its end ------------------------------------------------------------------
 
 
 class Pace:
@@ -103,13 +93,8 @@ class Pace:
 
 
 def endless(data_dir: str, diary: str, engine: str, hanging: str = "0") -> None:
-    """Run the watched topology over an endless source."""
     topology = watched_topology(Endless(), Diary(Path(diary)), process=Pace(int(hanging)), max_pack_txids=2)
-    handle = run(topology, engine=engine, data_dir=data_dir)
-    handle.awaitTermination()
-
-
-# --- two keys that change in every transaction ------------------------------------------------------------------------
+    run(topology, engine=engine, data_dir=data_dir).awaitTermination()
 
 
 class Kinds(Gathering, Committer):
@@ -147,6 +132,5 @@ def as_of(rows: list[dict[str, Any]]) -> int:
 
 
 def count_kinds(data_dir: str, *settings: str) -> None:
-    """Run the topology `kinds` until it is stopped."""
     topology = kinds(**dict(setting.split("=") for setting in settings))
     run(topology, engine="local", data_dir=data_dir).awaitTermination()

@@ -11,7 +11,6 @@ from txstorm.spouts import MemoryTransactionalSpout
 
 
 def contents(window):
-    """Return the end of a window, in seconds, and the ids in it."""
     return int(window.end.timestamp()), " ".join(one["id"] for one in window.get())
 
 

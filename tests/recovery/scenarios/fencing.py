@@ -8,8 +8,6 @@
   and is frozen when its sweep reaches that file.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,22 +56,17 @@ def roll_forward(stores: ExternalStores, intent: Intent) -> None:
         raise SystemExit from None
 
 
-# --- a topic ----------------------------------------------------------------------------------------------------------
-
 OWNER = TopologyIdentity("fencing", "incarnation")
 TXIDS = (1, 2, 3)
 ROWS = 100
 
 
 def store(place: Path, brokers: str, topic: str) -> ExternalStores:
-    """Open the outlet as a coordinator does."""
     outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
     return ExternalStores(place, OWNER, {}, {"send": [outlet]})
 
 
 def decided(tables: CommitTables, txid: int) -> Intent:
-    """Return an intent with rows for the outlet."""
-
     def write(resources: Any) -> None:
         sink = resources.sink("send", 0, "out")
         for row in range(ROWS):
@@ -96,8 +89,6 @@ def send_groups(directory: str, brokers: str, topic: str) -> None:
             time.sleep(0.01)
         roll_forward(outside, intent)
 
-
-# --- a database -------------------------------------------------------------------------------------------------------
 
 LATE = TopologyIdentity("late", "incarnation")
 VALUES = {1: {"a": 1, "b": 1}, 2: {"a": 2, "b": 2}, 3: {"a": 3}}
@@ -132,13 +123,10 @@ def put_late(directory: str, url: str) -> None:
         roll_forward(maps, intent)
 
 
-# --- files of the ledger ----------------------------------------------------------------------------------------------
-
 LONG = Meta({"lines": ["x" * MAX_VALUE]}, 1)
 
 
 def lead(data_dir: Path, ledger: str) -> Books:
-    """Take over the topology; return its books."""
     settings = Settings(zookeeper_session_timeout=1.5)
     opened = open_ledger(data_dir, create=True, ledger=parse_ledger(ledger), settings=settings)
     assert opened.wait_free(60)

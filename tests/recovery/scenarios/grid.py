@@ -4,8 +4,6 @@
 fault; with ``--kafka BROKERS TOPIC TARGET`` on Spark, from one topic into another.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -79,7 +77,6 @@ def topology(spout: Any, row: Callable[[Any], tuple[Any, ...]], topics: Sequence
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """Run the topology once; return its result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("source", choices=AFTER)
@@ -94,11 +91,7 @@ def main(*argv: str) -> dict[str, Any]:
     return run_to_end(built, options.data_dir, settings, options.engine if options.kafka else "local")
 
 
-# --- the same topology behind every kind of source, for ``txstorm run`` ----------------------------------------------
-
-
 def _following(last: Any) -> list[int]:
-    """Return the extent that follows `last` in a partition."""
     start = last[1] if last else 0
     return [start, min(start + BEFORE.take, BEFORE.size)]
 
@@ -142,22 +135,15 @@ SOURCES = (*AFTER, "files", *TASKS, *TOPICS)
 
 
 def write_lines(place: Path) -> None:
-    """Write the files of the source ``files``."""
     for partition in PARTITIONS:
         lines = [f"{partition} {offset} 0 {word(partition, offset, 0)}\n" for offset in range(BEFORE.size)]
         (place / f"lines-{partition}.txt").write_text("".join(lines), encoding="utf-8")
 
 
 def from_source(source: str, when: str, depth: int, place: str, *topics: str) -> Any:
-    """Build the topology, with the content of its source before or after the takeover.
+    """Build the topology, with the content of its source ``before`` or ``after`` the takeover.
 
-    Args:
-        source: one of `SOURCES`.
-        when: ``before`` or ``after``.
-        depth: maximum number of transactions in flight.
-        place: directory of files.
-        topics: brokers, source topic and target topic; the topology reads from the first, unless it is empty, and sends
-            to the other.
+    `depth`: most transactions in flight; `topics`: brokers, source topic (empty: none) and target topic.
     """
     plan = BEFORE if when == "before" else AFTER.get(source, BEFORE)
     opaque = source not in ("transactional", "topic")

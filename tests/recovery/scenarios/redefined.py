@@ -1,7 +1,5 @@
 """Scenario: topologies of one committer whose table columns change. ``redefined DATA_DIR NAME UNTIL``."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 
@@ -41,12 +39,10 @@ class Keep(Gathering, Committer):
 
 
 def topology(name, words=("a", "b", "c", "d")):
-    """Build the topology of code version `name`."""
     builder = TransactionalTopologyBuilder("t", "words", MemoryTransactionalSpout([list(words)], "word", take=1))
     builder.set_committer_bolt("keep", Keep(name), 1).global_grouping("words")
     return builder.build_topology()
 
 
 def main(data_dir: str, name: str, until: str) -> None:
-    """Run code version `name` up to txid `until`."""
     run(topology(name), engine="local", data_dir=Path(data_dir), until_txid=int(until)).awaitTermination()

@@ -4,8 +4,6 @@
 live, and `expected` computes its result for any numbers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -79,7 +77,6 @@ def cuts(numbers: Sequence[tuple[int, int]]) -> dict[int, int]:
 
 
 def place(n: int) -> int:
-    """Return the position of a number in the order."""
     return n * 37 % 100
 
 
@@ -150,7 +147,6 @@ def batches(data_dir: Path, last: int) -> list[tuple[int, int, list[int]]]:
 
 
 def watch(data_dir: str, shelf: str, diary: str, kind: str, until: str) -> None:
-    """Run the watched topology up to a txid."""
     topology = watched_topology(
         KINDS[kind](Shelf(Path(shelf))), Diary(Path(diary)), max_group_txids=1, max_spout_pending=4, max_pack_txids=2
     )

@@ -4,8 +4,6 @@
 Batches that were not committed are replayed with the content of the current command line.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,5 @@ def main(data_dir: str, writer: str, jars: str, *parts: str) -> None:
 
 
 def count(data_dir: Path, writer: str, parts: list[str]) -> None:
-    """Run the topology to the end of `parts`."""
     settings = {"max_spout_pending": 1, "max_group_txids": 1}
     run_to_end(topology(writer, parts), data_dir, settings, "local")

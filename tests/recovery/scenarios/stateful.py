@@ -3,8 +3,6 @@
 ``stateful DATA_DIR PROVIDER [--conf JSON] [--take N] [--hook METHOD:ACTION:TXID]`` runs it to the end of its input.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
@@ -68,7 +66,6 @@ def topology(data_dir: Path, kind: str, take: int, hook: str | None) -> Any:
 
 
 def main(*argv: str) -> dict[str, Any]:
-    """Run the topology once; return its progress."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("provider", choices=("delta", "redis"))

@@ -3,8 +3,6 @@
 ``words DATA_DIR [--spout S] [--tables N] [--engine E] …`` runs it to the end of its input.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,12 +24,10 @@ TXIDS = 8
 
 
 def lines(txids: int) -> list[str]:
-    """Return lines of 1 to 4 words, four lines for each transaction."""
     return [" ".join(WORDS[(i * i + 3 * j) % len(WORDS)] for j in range(1 + i % 4)) for i in range(4 * txids)]
 
 
 def batches(spout: str) -> list[list[str]]:
-    """Return the words of each of `TXIDS` transactions."""
     rows = lines(TXIDS)
     halves = rows[::2], rows[1::2]
     if spout == "file":
@@ -113,7 +109,6 @@ class Maps(Words):
 
 
 def map_rows(url: str) -> dict[str, dict[object, object]]:
-    """Return the actual rows of the maps."""
     found = {}
     for table, keys in (("words", [f'"{word}"' for word in WORDS]), ("lengths", [str(n) for n in range(1, 9)])):
         backend = SqlAlchemyBackend(url, table)

@@ -1,7 +1,5 @@
 """Starts that are fenced while they create tables: they create nothing more, and what they left is taken over."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from collections.abc import Callable
@@ -124,22 +122,12 @@ def _check_new(data_dir: Path, uri: str, since: int) -> None:
     assert StateView(data_dir, "more").to_pylist() == [{"word": word, "n": 1} for word in sorted(words)]
     assert [row["word"] for row in SinkView(data_dir, "extra").to_pylist()] == words
     table = open_table(data_dir, table_ref(uri))
-    assert (table.since(), table.owner.timeline) == (
-        since,
-        open_table(data_dir, table_ref("changes/counts")).owner.timeline,
-    )
-
-
-# --- a start that is fenced at any moment -----------------------------------------------------------------------------
+    timeline = open_table(data_dir, table_ref("changes/counts")).owner.timeline
+    assert (table.since(), table.owner.timeline) == (since, timeline)
 
 
 class Fence:
-    """Fence of a start: `at` calls of the ledger after its epoch is raised, another coordinator raises it again.
-
-    Attributes:
-        calls: the start's calls of the ledger since it has raised the epoch: the path of a ``get``, or the method.
-        before: what was in the data directory when the start was fenced.
-    """
+    """Another coordinator raises the epoch again, `at` calls of the ledger after the start has; both are noted."""
 
     def __init__(self, data_dir: Path, at: int) -> None:
         self._data_dir, self._at = data_dir, at

@@ -1,7 +1,5 @@
 """Two or more drivers: one leads, the others stand by or are refused; a driver that loses its lease is fenced."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator
@@ -31,8 +29,6 @@ from txstorm.runtime.standby import real_end
 from txstorm.state.store import StateStore
 
 ALONE = {"max_group_txids": 1}
-
-# --- processes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -99,9 +95,6 @@ def test_a_standby_is_interrupted_and_does_not_disturb_the_leader(drive: Drive):
     assert (code, told["error"]["type"]) == (130, "Interrupted")
     first.leads()
     assert first.interrupt()[0] == 130
-
-
-# --- waiting, in this process -------------------------------------------------------------------------------------------
 
 
 class Recorder(LocalEngine):
@@ -223,9 +216,6 @@ def test_without_standby_a_held_lease_is_refused(held, place, data_dir):
     with pytest.raises(HeldError, match="'first'"):
         run(life(Diary(place / "diary")), engine=engine, data_dir=data_dir)
     assert engine.calls == []
-
-
-# --- stepping down ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

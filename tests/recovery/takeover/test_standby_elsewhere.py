@@ -1,7 +1,5 @@
 """Two drivers with a remote ledger: when its session expires, a paused driver loses its lease."""
 
-from __future__ import annotations
-
 import signal
 import time
 from pathlib import Path
@@ -22,9 +20,6 @@ SESSION = 2.0
 def leaders(data_dir: Path) -> list[int]:
     """Return the epoch in which each txid was committed, in txid order."""
     return [attempt >> 32 for attempt in read_history(data_dir)["attempt"].to_pylist()]
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driving", ["zookeeper", pytest.param("delta", marks=pytest.mark.long)], indirect=True)
@@ -61,9 +56,6 @@ def test_a_coordinator_frozen_in_its_sweep_removes_no_file_of_the_next(place, zo
         books.ledger.close()
     finally:
         child.kill()
-
-
-# --- a session, in this process ---------------------------------------------------------------------------------------
 
 
 ALONE = {"max_group_txids": 1, "zookeeper_session_timeout": SESSION}

@@ -6,8 +6,6 @@ source; it is printed, and ``TXSTORM_ZOMBIE_SEED`` repeats it. Every `BLOCK` of 
 each kind of source at least once.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -67,15 +65,7 @@ BLOCK = len(STEPS)
 
 @dataclass(frozen=True)
 class Zombie:
-    """A coordinator that is frozen and later resumed.
-
-    Attributes:
-        source: one of `scenarios.grid.SOURCES`.
-        depth: maximum number of transactions in flight.
-        ledger: ``zookeeper`` or ``delta``.
-        point: where it is frozen; `OUTSIDE`: by a signal, after `nth` passages of any points.
-        nth: the passage of the point at which it is frozen, counted from 1.
-    """
+    """A coordinator frozen at the nth passage of a point (`OUTSIDE`: of any points, by a signal), then resumed."""
 
     source: str
     depth: int
@@ -89,7 +79,6 @@ class Zombie:
 
 
 def drawn(seed: int, number: int) -> list[Zombie]:
-    """Draw the first `number` zombies of `seed`."""
     rng = random.Random(seed)
     zombies: list[Zombie] = []
     while len(zombies) < number:
@@ -113,9 +102,6 @@ def _zombie(rng: random.Random, step: str, source: str, ledger: str) -> Zombie:
     # The first write to a ledger in a Delta table acquires the lease: before, there is no coordinator to be fenced.
     least = 2 if ledger == "delta" and point.startswith("ledger.") else 1
     return Zombie(source, depth, ledger, point, rng.randint(least, most))
-
-
-# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -142,7 +128,6 @@ class World:
         return start_grid(self.place, arguments, *until, *self.options, *more, **environ)
 
     def sent(self) -> list[Any]:
-        """Return the committed records of the target topic."""
         return committed_records(self.topics[0], self.topics[2]) if self.topics else []
 
     def everything(self) -> tuple[Any, ...]:
@@ -205,15 +190,13 @@ def wakes_up_too_late(make: Callable[[Zombie], World], zombie: Zombie, say: Say)
         first.kill()
     document = json.loads(printed.splitlines()[-1])
     assert (first.returncode, document["error"]["type"]) == (3, "FencedError"), complained
-    assert re.search(
-        "another run may lead by now|has taken over|a newer coordinator leads", document["error"]["message"]
-    )
+    said = document["error"]["message"]
+    assert re.search("another run may lead by now|has taken over|a newer coordinator leads", said)
     assert world.everything() == before
     assert verify(world.data_dir, swept=False) == tables
 
 
 def frozen(world: World, zombie: Zombie) -> Program:
-    """Start a coordinator and wait until it is frozen."""
     short = [] if zombie.ledger == "delta" else ["--set", f"zookeeper_session_timeout={SESSION}"]
     trace = world.place / "trace"
     if zombie.point != OUTSIDE:

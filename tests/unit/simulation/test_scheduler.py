@@ -1,7 +1,5 @@
 """Scheduler of simulated worlds: lanes, waits, time, locks, and processes that are dead for good."""
 
-from __future__ import annotations
-
 import gc
 import random
 from contextlib import suppress

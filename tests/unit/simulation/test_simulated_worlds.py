@@ -60,8 +60,7 @@ def test_schedules_that_once_violated_an_invariant_keep_it(seed, index):
 @pytest.mark.parametrize(("kinds", "later"), [((SINK,), 0), ((CHANGES, STATE), 0), ((CHANGES, STATE), 1)])
 def test_an_empty_table_that_a_fenced_coordinator_creates_after_a_rewind_is_taken_over(kinds, later):
     """The coordinator sleeps between the ledger's answer that it leads and the creation of the table number `later`."""
-    usual = replace(drawn(3, 17), tables=1, turns=1, trouble=0, flaky=0, external=False, strikes=())
-    world = World(usual)
+    world = World(replace(drawn(3, 17), tables=1, turns=1, trouble=0, flaky=0, external=False, strikes=()))
     world.run()
     old, refs = world.code, [TableRef(kind, "new") for kind in kinds]
     for ref in refs:
@@ -94,8 +93,7 @@ def test_an_empty_table_that_a_fenced_coordinator_creates_after_a_rewind_is_take
 
 def commits(world):
     """Start a coordinator that commits what there is, with the code that the world has now."""
-    leader = world.started()
-    assert world.lets_run(5000, leader.is_done, jumps=50)
+    assert world.lets_run(5000, world.started().is_done, jumps=50)
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
