@@ -1,7 +1,5 @@
 """Key groups and hashes of keys, which must never change, because stored rows depend on them."""
 
-from __future__ import annotations
-
 from datetime import UTC
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Lanes: names, results, exceptions, abandoned workers, and interpreter exit; the lanes of the test driver."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

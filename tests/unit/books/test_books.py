@@ -1,7 +1,5 @@
 """The books of a topology: the ledger entries that a coordinator writes, tested with the in-memory ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths stored in ledgers and logs are rejected if they lead outside their table's directory."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Printed tables and values: for people in a terminal, and for programs in a pipe."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Arrow conversion: values are unchanged when they pass from one task to another."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal

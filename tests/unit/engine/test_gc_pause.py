@@ -1,7 +1,5 @@
 """Garbage collector thresholds: raised while any thread runs, processes or commits transactions, then restored."""
 
-from __future__ import annotations
-
 import gc
 from contextlib import ExitStack
 

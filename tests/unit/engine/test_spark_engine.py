@@ -1,7 +1,5 @@
 """Spark engine: sessions, the exchange, cancellation, and the tables as other readers see them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -56,10 +54,10 @@ class Builder:
     def __init__(self, fails: bool) -> None:
         self.fails, self.path = fails, ""
 
-    def appName(self, name: str) -> Builder:
+    def appName(self, name: str):
         return self
 
-    def config(self, key: str, value: str) -> Builder:
+    def config(self, key: str, value: str):
         return self
 
     def getOrCreate(self) -> None:

@@ -1,7 +1,5 @@
 """Data delay (A14, A15): what `collect` reports of a consumer, against hand-made and random partitions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

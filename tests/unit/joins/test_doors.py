@@ -1,7 +1,5 @@
 """Servers of joins: which requests come in, by host name, origin, token and content type; and the limit of names."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

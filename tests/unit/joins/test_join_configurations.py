@@ -1,7 +1,5 @@
 """Configurations of ready-made joins: values, and every fault, all of them at once; parsing of records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

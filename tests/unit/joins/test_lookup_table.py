@@ -1,7 +1,5 @@
 """Rows of a table found by key, against a loop over all rows; tables of others; the cache of a process."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal

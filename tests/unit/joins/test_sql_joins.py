@@ -1,7 +1,5 @@
 """Keys of joins in SQL: equal by value and type; `test_join_bolt_sql.py` checks pairs and chains against DuckDB."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import product

@@ -1,7 +1,5 @@
 """Staged store rows: what is staged comes back as it was, in requests of one task and txid."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 

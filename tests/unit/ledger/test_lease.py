@@ -1,7 +1,5 @@
 """The lease of a ledger, contended by real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Location of a ledger: its name (such as `delta:PATH`), and its record in the data directory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rules of `check_ledger`, tested with every ledger; new implementations are registered in conftest.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

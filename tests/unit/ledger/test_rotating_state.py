@@ -1,7 +1,5 @@
 """Storm's rotating state: items 23 to 30 of the conformance list, and txstorm's additions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The SQLite ledger, beyond the rules common to all ledgers: its file, readers, kills and full disks."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

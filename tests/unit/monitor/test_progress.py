@@ -1,7 +1,5 @@
 """Progress of a run: the latest transactions, totals, and transactions in flight."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Faults of pipelines: each is a sentence with its line and place, all of a file at once; and the texts of programs."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pipelines without code: what each kind of part does, and that the printed program builds the same topology."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal

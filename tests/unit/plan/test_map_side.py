@@ -1,7 +1,5 @@
 """Map-side stages: parts of bolts that run in the tasks of their sources, in either phase."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

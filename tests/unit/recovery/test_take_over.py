@@ -1,7 +1,5 @@
 """Checks made at a start, before it takes over from a coordinator that may still be committing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Retry policy: records diverted to dead letters after repeated failures, and failure counts that survive a restart."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

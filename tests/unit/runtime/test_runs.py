@@ -1,7 +1,5 @@
 """Runs and their handles, end to end on the local engine."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Small components of the runtime: final errors, timers and waiters."""
 
-from __future__ import annotations
-
 import ast
 from concurrent.futures import Future
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Records that a Kafka sink creates, and rows that it rejects before the decision, tested without a broker."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import UTC, date, datetime

@@ -1,7 +1,5 @@
 """Spouts: values passed to and returned by user code are copies; mutating them does not affect stored ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

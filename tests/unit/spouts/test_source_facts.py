@@ -1,7 +1,5 @@
 """Source facts: what spouts report when a transaction is planned, and how it is stored in the spout document."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

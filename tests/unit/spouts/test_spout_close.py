@@ -1,7 +1,5 @@
 """`close()` of emitters: emitting a tuple there fails the batch; any other exception is only logged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Composite spouts: declared streams, rejected combinations, and the metadata of their sources."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Hooks of spouts planned in the driver: notices, commit callbacks, refused records and `NOT_READY`."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

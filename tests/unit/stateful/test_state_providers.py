@@ -1,7 +1,5 @@
 """State providers: the check finds the faults of broken ones; keys, values and configuration of the ready-made ones."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import SimpleNamespace

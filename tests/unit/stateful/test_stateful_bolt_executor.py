@@ -1,7 +1,5 @@
 """The stand-alone executor of a stateful bolt: order of calls, messages from several inputs, recovery, failures."""
 
-from __future__ import annotations
-
 import pytest
 from stateful_nets import StormWordCount, WordCount
 

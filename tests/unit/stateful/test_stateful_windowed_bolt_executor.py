@@ -1,7 +1,5 @@
 """The stand-alone executor of a stateful windowed bolt: windows, saved ids, and tuples that come again."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest

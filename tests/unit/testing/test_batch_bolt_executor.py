@@ -1,7 +1,5 @@
 """`BatchBoltExecutor`: batch bolts with batch ids of any type (T15, T16, T25; items 32 to 35 of Storm's behaviours)."""
 
-from __future__ import annotations
-
 import pytest
 from watched import Gathering
 

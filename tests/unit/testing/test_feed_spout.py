@@ -1,7 +1,5 @@
 """Feed spout and test driver: one transaction at a time with given tuples, heartbeats and the end of input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any

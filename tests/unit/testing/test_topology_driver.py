@@ -1,7 +1,5 @@
 """`TopologyTestDriver`: phases that wait for acks, errors, time, restarts, and the outputs a test can observe."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Transcripts: a step with a different result raises an error that shows the expected and the actual result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rebalancing: components whose parallelism may change, fixed ones, and overrides after a code change."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

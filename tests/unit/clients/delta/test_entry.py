@@ -1,7 +1,5 @@
 """Delta log entries written by txstorm: equal to those of delta-rs, with the same compare-and-set."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

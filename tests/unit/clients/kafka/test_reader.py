@@ -1,7 +1,5 @@
 """The Kafka reader orders records of several partitions that arrive interleaved, with gaps and duplicates."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

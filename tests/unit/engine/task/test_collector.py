@@ -1,7 +1,5 @@
 """Output collector: the values that may be emitted, and the record batches built from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

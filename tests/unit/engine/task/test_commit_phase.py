@@ -1,7 +1,5 @@
 """Commit phase of one txid: order of components, tasks, routing, and error messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import engine_samples as samples

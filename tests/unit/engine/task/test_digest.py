@@ -1,7 +1,5 @@
 """Digest of a spout's emissions: it depends on every row and its order, and on nothing else."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 from decimal import Decimal

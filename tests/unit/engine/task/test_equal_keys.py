@@ -1,7 +1,5 @@
 """Key hashes: equal values have equal hashes in every representation and on every path; other hashes are unchanged."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """Groupings route rows as Storm's do, and identically on all paths."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from decimal import Decimal
 from typing import Any

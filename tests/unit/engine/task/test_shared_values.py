@@ -1,7 +1,5 @@
 """Value isolation between bolts, groupings, states and stores: no component can mutate the values of another one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

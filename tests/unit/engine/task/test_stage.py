@@ -1,7 +1,5 @@
 """Processing phase of a pack: the work of its tasks, failures, and results gathered in the driver."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

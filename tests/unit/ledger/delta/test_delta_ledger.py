@@ -1,7 +1,5 @@
 """The ledger in a Delta table: lost responses, killed and frozen lease holders, log truncation, and corruption."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

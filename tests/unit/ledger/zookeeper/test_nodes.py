@@ -1,7 +1,5 @@
 """Layout of the ledger's paths and values in ZooKeeper, tested without a server."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

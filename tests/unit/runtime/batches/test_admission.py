@@ -1,7 +1,5 @@
 """Admission of new transactions, and the width of the in-flight window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

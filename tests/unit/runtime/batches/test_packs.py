@@ -1,7 +1,5 @@
 """Packs (attempts that share a Spark job), the limit on concurrent jobs, and cancelled jobs."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

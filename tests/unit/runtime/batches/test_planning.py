@@ -1,7 +1,5 @@
 """Planning: in txid order, with plans stored before use; a restart keeps plans of transactional spouts only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """System transactions: when a heartbeat or the end of input is due, and values pinned at planning."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """File spout in the order of arrival: files that come, grow, go and return, against a plain model."""
 
-from __future__ import annotations
-
 import os
 import random
 import uuid

@@ -1,7 +1,5 @@
 """File spout: input files that grow, appear, disappear or change during a run."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

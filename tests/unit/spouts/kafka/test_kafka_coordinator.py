@@ -1,7 +1,5 @@
 """Planning by the Kafka spout's coordinator, against in-memory brokers."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

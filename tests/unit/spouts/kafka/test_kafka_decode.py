@@ -1,7 +1,5 @@
 """Decoding of Kafka keys and values column by column, Avro with an HTTP schema registry, and partition digests."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading

@@ -1,7 +1,5 @@
 """Kafka spout: offset ranges, division of the row budget among partitions, and batch metadata."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

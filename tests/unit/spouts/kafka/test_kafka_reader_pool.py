@@ -1,7 +1,5 @@
 """Pool of Kafka readers: the choice of the reader to reuse, the size of the pool, and the idle timeout."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 

@@ -1,7 +1,5 @@
 """Outlets in complete runs with an in-memory writer: rows arrive exactly once, even if responses are lost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

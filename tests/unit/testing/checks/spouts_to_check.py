@@ -1,7 +1,5 @@
 """Spouts under test for the spout checks: correct ones of each kind, and ones with typical mistakes."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """`check_ledger` rejects faulty ledgers; tests/unit/ledger tests that it accepts the shipped ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

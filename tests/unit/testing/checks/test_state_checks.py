@@ -1,7 +1,5 @@
 """`check_state`: it accepts the shipped map stores and rejects faulty ones."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """Signature checks: a user method that does not match its calls is a fault, reported with the correct signature."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
