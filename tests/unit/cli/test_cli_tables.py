@@ -80,7 +80,6 @@ def test_values_are_printed_as_short_tables():
 
 
 def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
-    """The first steps printed by ``txstorm --help`` work in an empty directory with only the package installed."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "txstorm").symlink_to(ROOT / "txstorm")
     here = tmp_path / "here"

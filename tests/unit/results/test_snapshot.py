@@ -68,7 +68,6 @@ def test_changes_by_position_and_by_name(done):
 
 
 def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
-    """In every snapshot taken during a run, the total, the sum of the counts and the number of sink rows agree."""
     words = [f"w{i % 7}" for i in range(150)]
     handle = run(counting(words, CountTotals(), take=3), engine="local", data_dir=tmp_path / "data")
     cuts, stopped = [], threading.Event()

@@ -61,7 +61,6 @@ def test_a_group_that_begins_during_publishing_reads_the_published_rows(tmp_path
 
 
 def test_upkeep_that_begins_while_the_states_are_loaded_waits_for_them(tmp_path, monkeypatch):
-    """Upkeep that begins while a run's first group still loads the states, as on a slow disk, waits for that load."""
     before = open_store(tmp_path, create=True, max_lag=1.0)
     commit(before, 1, {"a": 1, "b": 2})
     before.close()

@@ -53,9 +53,24 @@ class StoresDefaults(StoredKeyValueState):
         return found
 
 
-class ForgetsDeletions(StoredKeyValueState):
-    def delete(self, key):
-        return self.get(key)
+def changed(name, base=StoredKeyValueState, **methods):
+    return type(name, (base,), methods)
+
+
+ForgetsDeletions = changed("ForgetsDeletions", delete=lambda self, key: self.get(key))
+NeverSaysWhatIsDone = changed("NeverSaysWhatIsDone", last_committed=lambda self: None)
+SeesOtherTimelines = changed("SeesOtherTimelines", last_committed=lambda self: self._committed and self._committed.txid)
+AcceptsAnyEpoch = changed(
+    "AcceptsAnyEpoch",
+    MemoryStateProvider,
+    new_state=lambda self, name, conf, context: MemoryStateProvider.new_state(self, name, conf),
+)
+OneNamespace = changed(
+    "OneNamespace", MemoryStateProvider, new_state=lambda self, *_: MemoryStateProvider.new_state(self, "all")
+)
+ForgetsWithTheObject = changed(
+    "ForgetsWithTheObject", MemoryStateProvider, new_state=lambda self, *given: MemoryStateProvider().new_state(*given)
+)
 
 
 class SharesValues(StoredKeyValueState):
@@ -108,16 +123,6 @@ class CommitsAnything(StoredKeyValueState):
             super().commit(self.prepared())
 
 
-class NeverSaysWhatIsDone(StoredKeyValueState):
-    def last_committed(self):
-        return None
-
-
-class SeesOtherTimelines(StoredKeyValueState):
-    def last_committed(self):
-        return self._committed and self._committed.txid
-
-
 class YieldsTwice(StoredKeyValueState):
     def __iter__(self):
         yield from super().__iter__()
@@ -129,21 +134,6 @@ class RollsBackOnOpening(MemoryStateProvider):
         state = super().new_state(namespace, conf, context)
         state.rollback()
         return state
-
-
-class AcceptsAnyEpoch(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return super().new_state(namespace, conf, None)
-
-
-class OneNamespace(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return super().new_state("all", conf, None)
-
-
-class ForgetsWithTheObject(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return MemoryStateProvider().new_state(namespace, conf, context)
 
 
 class ForgetsPreparedContent(StoredKeyValueState):
@@ -296,16 +286,12 @@ def test_values_come_back_as_they_were(value):
     assert (state.get("k"), type(state.get("k"))) == (value, type(value))
 
 
-@pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, {1}, object()])
-def test_a_key_of_another_type_is_refused(key):
+def test_keys_of_other_types_and_values_without_a_text_form_are_refused():
     state = MemoryStateProvider().new_state("bolt-1")
-    for call in (state.get, state.delete, lambda one: state.put(one, 1)):
-        with pytest.raises(StateError, match=r"state 'bolt-1': key .* cannot be stored: .* cannot be a key; use str"):
-            call(key)
-
-
-def test_a_value_without_a_text_form_is_refused():
-    state = MemoryStateProvider().new_state("bolt-1")
+    for key in (1.5, ["a"], {"a": 1}, {1}, object()):
+        for call in (state.get, state.delete, lambda one: state.put(one, 1)):
+            with pytest.raises(StateError, match=r"state 'bolt-1': key .* cannot be stored: .* cannot be a key; use"):
+                call(key)
     with pytest.raises(StateError, match=r"state 'bolt-1', key 'k': value .* has no text form; use strings"):
         state.put("k", object())
     with pytest.raises(StateError, match=r"key 'k': value is None, .* call delete"):

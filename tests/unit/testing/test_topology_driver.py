@@ -10,15 +10,7 @@ import pytest
 from runs import ended
 from watched import Gathering
 
-from txstorm import (
-    Committer,
-    FailedException,
-    KeyedState,
-    SinkTable,
-    Topology,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import Committer, FailedException, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder, run
 from txstorm.errors import HeldError, InputError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.testing import ManualClock, TopologyTestDriver

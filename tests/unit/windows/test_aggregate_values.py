@@ -76,24 +76,18 @@ def test_single_values_of_every_type(name):
     assert found == {"a": (low, high, values[0], values[-1])}
 
 
-def test_of_equal_times_the_earlier_arrival_is_first_and_the_later_one_last():
+def test_ties_of_times_and_values():
     rows = [("a", value, 5) for value in (1, 2, 3, 4)]
     assert aggregated(rows, first=("v", "first"), last=("v", "last")) == {"a": (1, 4)}
-
-
-def test_the_greatest_of_equal_values_is_that_of_the_earliest_tuple():
     rows = [("a", 7, 9), ("a", 7, 2), ("b", None, 3), ("a", 7, 2), ("a", 1, 1)]
     bolt = aggregated(rows, top=({"ts": int}, "argmax", "v"), other=({"ts": int}, "argmax", {"v": int}))
     assert bolt == {"a": (2, 2), "b": (None, None)}
 
 
-def test_sums_and_means_of_decimals_are_exact_and_nulls_left_out():
+def test_sums_and_means_are_exact_and_nulls_left_out():
     rows = [("a", Decimal("0.1"), 1), ("a", Decimal("0.2"), 2), ("a", None, 3), ("b", None, 3)]
     found = aggregated(rows, total=({"v": Decimal}, "sum"), mean=({"v": Decimal}, "mean"), n="count")
     assert found == {"a": (Decimal("0.3"), pytest.approx(0.15), 3), "b": (None, None, 1)}
-
-
-def test_ints_are_summed_beyond_what_floats_can_hold():
     rows = [("a", (1 << 53) + 1, 1), ("a", 1, 2), ("a", -(1 << 62), 3), ("a", 1 << 62, 4)]
     assert aggregated(rows, total=("v", "sum")) == {"a": ((1 << 53) + 2,)}
 
@@ -186,13 +180,22 @@ def test_results_expire_and_panes_are_evicted():
         assert driver.state("w-panes").to_arrow().num_rows <= 4
 
 
-def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
+def test_rows_of_sessions_that_close_or_grow_for_long_are_few():
     with driver_of(counts().with_session_window(Duration(500))) as driver:
         for second in range(20):
             driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}))
         assert driver.state("r").to_arrow().num_rows == 38
         assert driver.state("w-sessions").to_arrow().num_rows == 2
         assert driver.state("w-due").to_arrow().num_rows == 2
+    with driver_of(counts().with_session_window(Duration.hours(1))) as driver:
+        most = 0
+        for second in range(40):
+            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 20))]}))
+            most = max(most, driver.state("w-sessions").to_arrow().num_rows)
+        assert most < 40
+        assert driver.state("w-due").to_arrow().num_rows == 2
+        driver.commit(driver.end_of_input())
+        assert sorted(numbers(driver)) == [40, 40]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 60))
@@ -213,18 +216,6 @@ def test_windows_that_fire_together_are_those_that_fire_one_by_one(seed):
     single = [panes.windows(cells, table, end, end) for end in range(low, high + 1, panes.step)]
     one_by_one = pa.concat_tables(single).select(columns).to_pylist()
     assert sorted(map(str, together)) == sorted(map(str, one_by_one)), f"SEED={seed}"
-
-
-def test_rows_of_a_session_that_grows_for_long_are_few():
-    with driver_of(counts().with_session_window(Duration.hours(1))) as driver:
-        most = 0
-        for second in range(40):
-            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 20))]}))
-            most = max(most, driver.state("w-sessions").to_arrow().num_rows)
-        assert most < 40
-        assert driver.state("w-due").to_arrow().num_rows == 2
-        driver.commit(driver.end_of_input())
-        assert sorted(numbers(driver)) == [40, 40]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 100))

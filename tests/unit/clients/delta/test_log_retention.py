@@ -157,7 +157,6 @@ def test_a_bounded_log_keeps_fewer_entries_than_its_bound_whatever_their_age(tab
 
 
 def test_checkpoints_of_the_last_hour_are_not_archived(table):
-    """Checkpoints of the last hour are not archived, even with a short retention: a reader may be using them."""
     age(table, HOUR / 2)
     age(table, 2 * HOUR, only=".json")
     age(table, 2 * HOUR, until=20)
@@ -208,7 +207,6 @@ def test_a_checkpoint_of_several_files_counts_only_if_complete(table, form, miss
 
 @pytest.mark.parametrize("nth", [1, 2, 17, 35])
 def test_killed_while_archiving_entries(table, nth):
-    """After a kill while entries are archived, no entry is lost or duplicated, and the next pass continues."""
     age(table, 2 * DAY)
     code = (
         "import pathlib, sys, time\n"

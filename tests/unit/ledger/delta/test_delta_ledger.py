@@ -61,7 +61,6 @@ def entries_of(place: Path) -> list[Path]:
 
 @pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
 def test_a_commit_whose_response_is_lost_happens_once(handle, monkeypatch, answer):
-    """A commit whose response is lost happens once, even if the store client retries it and conflicts with itself."""
     ledger, written = handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -124,7 +123,6 @@ def test_a_response_is_lost_and_another_writer_commits_first(handle, monkeypatch
 
 @integration
 def test_every_commit_is_complete_or_absent_after_a_kill(place, handle, processes):
-    """After a kill at any moment every commit is complete or absent, even while the log is being truncated."""
     chance = seeded()
     code = """
 ledger = DeltaLedger(str(path), create=True)
@@ -377,16 +375,14 @@ def test_a_damaged_or_newer_entry_is_refused(place, change, kind, says):
     refused(place, kind, says)
 
 
-def test_a_damaged_snapshot_is_refused(place):
+def test_a_damaged_snapshot_and_a_lost_entry_of_the_log_are_refused(place):
     written(place, SNAPSHOT_EVERY + 1)
     (snapshot,) = (place / "snapshots").iterdir()
     snapshot.write_bytes(snapshot.read_bytes()[:-5])
     refused(place, LedgerCorrupt, rf"{snapshot.name}.*a file that cannot be read")
     snapshot.unlink()
     refused(place, LedgerCorrupt, "log")
-
-
-def test_a_lost_entry_in_the_middle_of_the_log_is_refused(place):
+    place = place.with_name("other")
     written(place, 5)
     entries_of(place)[3].unlink()
     refused(place, TxstormError)

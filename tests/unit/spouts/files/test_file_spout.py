@@ -83,11 +83,7 @@ def test_batches_hold_at_most_max_rows_and_span_files(tmp_path):
     for name, first in (("a", 0), ("b", 4), ("c", 5)):
         (tmp_path / f"{name}.txt").write_text("".join(f"{i}\n" for i in range(first, {"a": 4, "b": 5, "c": 12}[name])))
     batches = read_all(FileSpout(tmp_path / "*.txt", max_batch_rows=5))
-    assert [[int(line) for (line,) in batch] for batch in batches] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7, 8, 9],
-        [10, 11],
-    ]
+    assert [[int(line) for (line,) in batch] for batch in batches] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
 
 
 def test_batches_hold_at_most_max_bytes_except_for_one_large_record(tmp_path):
@@ -113,7 +109,7 @@ def test_metadata_lists_every_range_with_its_digest_and_the_next_position(tmp_pa
     assert first.digests == {f"{path}:0-4": meta["segments"][0]["digest"]}
 
 
-def test_tasks_share_every_batch_and_their_number_does_not_change_it(tmp_path, chance):
+def test_batches_depend_neither_on_the_number_of_tasks_nor_on_read_sizes(tmp_path, chance, monkeypatch):
     for number in range(5):
         text = "".join("x" * chance.randrange(40) + "\n" for _ in range(chance.randrange(60)))
         (tmp_path / f"{number}.txt").write_text(text)
@@ -127,9 +123,6 @@ def test_tasks_share_every_batch_and_their_number_does_not_change_it(tmp_path, c
         for document in bench.documents.values():
             cut = document["meta"]["segments"]
             assert max(s["rows"] for s in cut) <= -(-sum(s["rows"] for s in cut) // tasks)
-
-
-def test_batch_boundaries_do_not_depend_on_read_sizes(tmp_path, chance, monkeypatch):
     (tmp_path / "a.txt").write_text("".join("y" * chance.randrange(90) + "\n" for _ in range(200)) + "end")
 
     def documents() -> dict:
@@ -143,7 +136,7 @@ def test_batch_boundaries_do_not_depend_on_read_sizes(tmp_path, chance, monkeypa
         assert documents() == once, size
 
 
-def test_restart_after_any_txid_plans_the_same(tmp_path):
+def test_a_restart_after_any_txid_and_a_replay_on_any_number_of_tasks_read_the_same(tmp_path):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("".join(f"{name}{i}\n" for i in range(7)))
     spout = FileSpout(tmp_path / "*.txt", max_batch_rows=4)
@@ -155,9 +148,6 @@ def test_restart_after_any_txid_plans_the_same(tmp_path):
         again.load(last)
         again.drain()
         assert again.documents == whole.documents
-
-
-def test_replay_reads_the_same_records_on_any_number_of_tasks(tmp_path):
     bench = Bench(spout_of(tmp_path, "".join(f"{i}\n" for i in range(10)), max_batch_rows=6), tasks=3)
     first = bench.rows(1)
     for bench.tasks in (2, 5):
@@ -187,13 +177,20 @@ def test_a_line_longer_than_a_read_is_one_record_unless_it_has_no_end(tmp_path, 
 # --- csv ---------------------------------------------------------------------------------------------------------
 
 
-def test_csv_header_quotes_and_newlines_in_values(tmp_path):
+def test_csv_header_quotes_newlines_in_values_types_and_chosen_fields(tmp_path):
     content = 'name,text\r\nann,"two\nlines, and a "" quote"\r\nbob,\r\n\r\n"c","x\r\ny"'
     spout = spout_of(tmp_path, content, "a.csv")
     assert declared(spout) == ("name", "text")
     rows = [("ann", 'two\nlines, and a " quote'), ("bob", ""), ("c", "x\r\ny")]
     assert flat(read_all(spout)) == rows
     assert read_all(FileSpout(tmp_path / "a.csv", max_batch_rows=1)) == [[row] for row in rows]
+    types = {"n": int, "x": pa.float32(), "day": date}
+    spout = spout_of(tmp_path, "n,x,day,s\n1,2.5,2024-02-29,\n,,,t\n", "a.csv", types=types)
+    assert flat(read_all(spout)) == [(1, 2.5, date(2024, 2, 29), ""), (None, None, None, "t")]
+    chosen = spout_of(tmp_path, "p;q;r\n1;2;3\n", "a.csv", delimiter=";", fields=("r", "p"))
+    assert flat(read_all(chosen)) == [("3", "1")]
+    named = FileSpout(tmp_path / "a.csv", delimiter=";", header=False, fields=("a", "b", "c"))
+    assert flat(read_all(named)) == [("p", "q", "r"), ("1", "2", "3")]
 
 
 def test_csv_agrees_with_the_csv_module_on_random_tables(tmp_path, chance, monkeypatch):
@@ -205,19 +202,6 @@ def test_csv_agrees_with_the_csv_module_on_random_tables(tmp_path, chance, monke
         monkeypatch.setattr(lines, "READ_BYTES", chance.choice([1, 7, 64, 1 << 20]))
         spout = spout_of(tmp_path, text.getvalue(), f"{number}.csv", max_batch_rows=chance.choice([1, 3, 100]))
         assert flat(read_all(spout)) == [tuple(row) for row in rows], f"table {number}: {rows}"
-
-
-def test_csv_types_convert_and_empty_is_none(tmp_path):
-    types = {"n": int, "x": pa.float32(), "day": date}
-    spout = spout_of(tmp_path, "n,x,day,s\n1,2.5,2024-02-29,\n,,,t\n", "a.csv", types=types)
-    assert flat(read_all(spout)) == [(1, 2.5, date(2024, 2, 29), ""), (None, None, None, "t")]
-
-
-def test_csv_fields_choose_columns_and_without_header_name_them(tmp_path):
-    chosen = spout_of(tmp_path, "p;q;r\n1;2;3\n", "a.csv", delimiter=";", fields=("r", "p"))
-    assert flat(read_all(chosen)) == [("3", "1")]
-    named = FileSpout(tmp_path / "a.csv", delimiter=";", header=False, fields=("a", "b", "c"))
-    assert flat(read_all(named)) == [("p", "q", "r"), ("1", "2", "3")]
 
 
 def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
@@ -455,7 +439,7 @@ def test_metadata_of_a_newer_version_are_rejected(tmp_path):
             use()
 
 
-def test_not_ready_once_everything_is_read_and_the_mark_is_reached(tmp_path):
+def test_the_mark_is_reached_once_everything_is_read_and_without_a_txid_if_there_are_no_records(tmp_path):
     (tmp_path / "a.txt").write_text("1\n2\n3\n")
     (tmp_path / "b.txt").write_text("")
     bench = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=2, order="name"))
@@ -467,9 +451,6 @@ def test_not_ready_once_everything_is_read_and_the_mark_is_reached(tmp_path):
     bench.plan(2)
     assert bench.planner.reached(bench.documents[2], mark)
     assert bench.plan(3) is NOT_READY
-
-
-def test_the_mark_of_files_without_records_is_reached_without_a_txid(tmp_path):
     for name, content, empty in (("a.csv", "x\n", True), ("b.txt", "", True), ("c.csv", "x\n1\n\n\n", False)):
         bench = Bench(spout_of(tmp_path, content, name))
         assert bench.planner.reached(None, bench.planner.latest()) == empty

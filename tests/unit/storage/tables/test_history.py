@@ -37,7 +37,6 @@ def test_appending_the_same_rows_again_adds_nothing(tmp_path):
 
 
 def test_log_entries_read_by_an_append_are_bounded(tmp_path):
-    """Opening the history table and each append read only the log entries since the last checkpoint."""
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
         append_history(tmp_path, [history_row(txid)])

@@ -51,7 +51,6 @@ def paths(data_dir, name="counts"):
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
-    """A plain reader sees exactly the state at every version, even if commits rewrite only some of many small files."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     draw = seeded()
     store, plan, after = opened(tmp_path, create=True), [], {0: {}}
@@ -177,7 +176,6 @@ def test_a_changed_layout_is_rejected_with_the_possible_remedies(tmp_path, first
 @pytest.mark.parametrize("held", [1, 2, 3])
 @pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
 def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, held, last):
-    """A group published to some tables is reconstructed without its intent, even if the merge-layout table has it."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     _, intent = decided(store, 2, last)
@@ -241,7 +239,6 @@ def committed(store, stamps, *plan, epoch=1):
 
 
 def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
-    """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
     draw = seeded()
     store, txid, stamp, kept, expected, stamp_of = opened_live(tmp_path, create=True), 0, 0, {}, {}, {}

@@ -201,7 +201,6 @@ def test_retention_interrupted_at_any_step_continues_the_next_time(world, point)
 
 
 def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
-    """The staged files of a decided but unpublished group are kept, even for longer than the retention period."""
     world = World(tmp_path).go_on(8)
     group = world.store.group(9)
     count(group, 9, {"late": 1})
@@ -238,7 +237,6 @@ def test_commits_between_the_steps_of_retention_are_safe(world):
 
 
 def test_an_index_older_than_the_retained_changes_is_rebuilt(tmp_path):
-    """An index older than the retained change rows cannot catch up, so it is rebuilt."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     world = World(tmp_path, bounds=bounds).go_on(6)
     world.store.close()
@@ -263,7 +261,6 @@ def test_a_fenced_coordinator_removes_nothing_from_a_table(world):
 
 
 def test_the_retention_horizon_depends_on_stamps_only(tmp_path):
-    """The retention horizon depends on the stamps of transactions, not on the times of the files."""
     world = World(tmp_path).go_on(5)
     world.last = KEPT
     world.retain()

@@ -63,7 +63,6 @@ def test_sql_databases_pass(opened: Callable[[str], SqlAlchemyBackend]) -> None:
 
 
 def test_many_stores_open_a_new_map_concurrently(opened: Callable[[str], SqlAlchemyBackend]) -> None:
-    """Several stores create the tables of a new map at the same time."""
     for number in range(5):
         stores = [opened(f"opened_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))

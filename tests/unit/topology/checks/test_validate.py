@@ -33,10 +33,14 @@ def with_state(state):
     return with_bolt(bolt(table=state), committer=True)
 
 
-def test_a_valid_topology_has_no_faults():
+@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
+def test_valid_topologies_have_no_faults(base):
     made = builder()
     made.set_committer_bolt("k", Keep(), 2).fields_grouping("lines", ["line"])
     assert faults(made) == ()
+    assert faults(with_bolt(bolt(base, execute_batch=lambda self, *given: None))) == ()
+    assert faults(with_bolt(bolt(fields=()))) == ()  # without subscribers
+    assert faults(with_bolt(Plain())) == ()
 
 
 def test_everything_is_reported_at_once():
@@ -142,11 +146,6 @@ def test_item_42_a_basic_bolt_is_never_added_as_a_committer():
     assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
 
 
-@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
-def test_execute_batch_is_enough(base):
-    assert faults(with_bolt(bolt(base, execute_batch=lambda self, *given: None))) == ()
-
-
 def test_a_declaration_that_raises_is_reported_as_one_fault():
     class Broken(Plain):
         def declare_output_fields(self, declarer):
@@ -231,11 +230,6 @@ def test_faults_of_what_is_subscribed_to(source, sentence):
     assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), source)
 
 
-def test_a_bolt_without_subscribers_may_declare_fields_or_none():
-    assert faults(with_bolt(bolt(fields=()))) == ()
-    assert faults(with_bolt(Plain())) == ()
-
-
 def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
     made = builder()
     made.set_bolt("a", Plain()).shuffle_grouping("lines").shuffle_grouping("c")
@@ -252,15 +246,6 @@ def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
 
 
 # -- fields and tables -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
-)
-def test_an_invalid_sink_writer_is_a_fault(table):
-    made = builder()
-    made.set_committer_bolt("k", bolt(Keep, table=table)).shuffle_grouping("lines")
-    assert only_fault(made) == "component 'k', table 't': expected writer 'deltalake' or 'spark', got 'rust'"
 
 
 def events(**changes):
@@ -297,6 +282,8 @@ def events(**changes):
         (KeyedState("s", {"k": str}, {"n": int}, ttl=5), "ttl is a timedelta above 0 or None, got 5"),
         (KeyedState("s", {"k": str}, {"n": int}, writer="spark", layout="merge"), "writer 'spark' and the layout"),
         (KeyedState("s", {"k": str}, {"n": int}, layout="rows"), "expected the layout changes or merge, got 'rows'"),
+        (KeyedState("s", {"k": str}, {"n": int}, writer="rust"), "expected writer 'deltalake' or 'spark', got 'rust'"),
+        (SinkTable("s", {"n": int}, writer="rust"), "table 's': expected writer 'deltalake' or 'spark', got 'rust'"),
         (events(layout="merge"), "a collection cannot have the layout 'merge': each append would rewrite"),
         (events(order={}), "order is a mapping of one column to its type; write order={'at': datetime}"),
         (events(order="at"), "order is a mapping of one column to its type"),
@@ -374,10 +361,17 @@ def test_a_grouping_that_splits_a_key_among_tasks_logs_a_warning(kind):
     assert warnings(declare, parallelism=1) == ()
 
 
-def test_a_grouping_within_the_key_does_not_warn():
+def test_groupings_within_the_key_warn_only_if_they_differ():
     assert warnings(lambda d: d.global_grouping("p")) == ()
     for fields in (["word"], ["n", "word"]):
         assert warnings(lambda d, fields=fields: d.fields_grouping("p", fields)) == ()
+    made = builder()
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    made.set_bolt("q", Partial()).shuffle_grouping("lines")
+    keep = bolt(held=KeyedState("s", {"word": str, "n": int}, {"v": int}))
+    made.set_committer_bolt("k", keep, 2).fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
+    (warning,) = made.validate().warnings
+    assert "its inputs are grouped by different fields (word and word, n)" in warning
 
 
 @pytest.mark.parametrize(
@@ -393,13 +387,3 @@ def test_advice_mentions_only_existing_fields(key, fields, advice):
     (warning,) = warnings(lambda d: d.fields_grouping("p", fields), state=state)
     assert advice in warning
     assert key or warning.endswith(advice)
-
-
-def test_inputs_grouped_by_different_parts_of_the_key_warn():
-    made = builder()
-    made.set_bolt("p", Partial()).shuffle_grouping("lines")
-    made.set_bolt("q", Partial()).shuffle_grouping("lines")
-    keep = bolt(held=KeyedState("s", {"word": str, "n": int}, {"v": int}))
-    made.set_committer_bolt("k", keep, 2).fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
-    (warning,) = made.validate().warnings
-    assert "its inputs are grouped by different fields (word and word, n)" in warning
