@@ -69,7 +69,7 @@ def leaf(version: int, *, children: bool = False) -> Known:
 FOLDER = Known(0, directory=True, children=True)
 
 
-def test_a_put_expects_the_version_it_found_and_creates_missing_parents() -> None:
+def test_puts_expect_the_versions_found_and_deletes_and_checks_respect_directories() -> None:
     known = {"/r/a": FOLDER, "/r/a/old": leaf(4)}
     nodes, after = draft("/r", [Put("a/old", b"x"), Put("b/c/new", b"/y"), Check("a/old", 5)], known)
     assert nodes == [
@@ -81,22 +81,16 @@ def test_a_put_expects_the_version_it_found_and_creates_missing_parents() -> Non
     ]
     assert after["/r/a/old"] == leaf(5)
     assert after["/r/b/c"] == FOLDER
-
-
-def test_an_entry_at_a_directory_path_is_stored_in_a_child_node() -> None:
+    # An entry at the path of a directory is stored in a child node.
     nodes, _ = draft("/r", [Put("a", b"x", ABSENT), Put("a", b"y", 0), Delete("a", 1)], {"/r/a": FOLDER})
     below = f"/r/a/{VALUE}"
     assert nodes == [Create(below, b"x"), Change(below, b"y", 0), Remove(below, 1)]
-
-
-def test_a_deleted_entry_with_children_becomes_a_directory() -> None:
+    # A deleted entry with children becomes a directory.
     known = {"/r/a": leaf(2, children=True)}
     nodes, after = draft("/r", [Delete("a"), Put("a", b"x", ABSENT)], known)
     assert nodes == [Change("/r/a", DIRECTORY, 2), Create(f"/r/a/{VALUE}", b"x")]
     assert after["/r/a"] == Known(3, directory=True, children=True)
-
-
-def test_absence_is_checked_by_creating_and_removing_the_topmost_missing_node() -> None:
+    # Absence is checked by creating and removing the topmost missing node.
     nodes, after = draft("/r", [Delete("a/b/c"), Check("a/x", ABSENT)], {"/r/a": FOLDER})
     assert nodes == [Create("/r/a/b", DIRECTORY), Remove("/r/a/b", 0), Create("/r/a/x", DIRECTORY), Remove("/r/a/x", 0)]
     assert after == {}
