@@ -34,15 +34,14 @@ class Reported(PlainSpout):
         return self.reported(metadata)
 
 
-def test_what_equals_a_default_is_not_stored():
+def test_facts_survive_their_storage_and_defaults_are_not_stored():
     assert with_facts({"meta": 1}, PlanFacts(sources={"spout": SourceFacts()})) == {"meta": 1}
     found = facts_of({"meta": 1}, ["spout"], ATTEMPT)
     assert found == PlanFacts("data", {"spout": SourceFacts()}, {}, epoch=3)
     assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
     assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2  # that of the metadata, if it is known
-
-
-def test_facts_survive_their_storage():
+    for document in (None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7):
+        assert kind_of(document) == "data"
     facts = PlanFacts(
         "end", {"a": SourceFacts(("0", "1"), caught_up=True), "b": SourceFacts(ended=True)}, {"bolt": [1]}, 2
     )
@@ -51,11 +50,6 @@ def test_facts_survive_their_storage():
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
     assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
-
-
-@pytest.mark.parametrize("document", [None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7])
-def test_a_document_without_facts_is_one_of_data(document):
-    assert kind_of(document) == "data"
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,14 @@ class Two(TransactionalSpout):
     streams = {"more": ("b", "c")}
 
 
-def test_streams_are_named_after_their_sources() -> None:
+def test_streams_are_named_after_their_sources_of_which_one_makes_it_opaque_or_a_committer() -> None:
     streams = build(CompositeSpout({"left": Two(), "right": words("x")})).spout.streams
     fields = {name: stream.fields for name, stream in streams.items()}
     assert fields == {"left": ("a",), "left-more": ("b", "c"), "right": ("word",)}
+    opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
+    assert not CompositeSpout({"a": words("x")}).opaque
+    assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
+    assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None
 
 
 FAULTS = {
@@ -46,12 +50,6 @@ def test_impossible_combinations_are_rejected_when_the_topology_is_built(name: s
     with pytest.raises(TopologyError) as caught:
         build(CompositeSpout(sources))
     assert fault in str(caught.value)
-
-
-def test_a_composite_spout_is_opaque_if_one_source_is() -> None:
-    opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
-    assert not CompositeSpout({"a": words("x")}).opaque
-    assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
 
 
 class Scripted(PlainSpout):
@@ -118,7 +116,7 @@ def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
     assert planning(left=left, right=Scripted()).latest() is None
 
 
-def test_check_is_called_on_every_source() -> None:
+def test_every_source_is_checked_and_closed() -> None:
     class Missing(Two):
         def __init__(self, queue: str) -> None:
             self.queue = queue
@@ -130,9 +128,6 @@ def test_check_is_called_on_every_source() -> None:
         check_spout(CompositeSpout({"left": words("a"), "right": Missing("b")}))
     with pytest.raises(SpoutError, match="no queue a\nno queue b"):
         check_spout(CompositeSpout({"left": Missing("a"), "right": Missing("b"), "third": Missing("b")}))
-
-
-def test_every_source_is_closed_even_if_one_raises() -> None:
     closed = []
 
     class Closes(Scripted):
@@ -147,7 +142,3 @@ def test_every_source_is_closed_even_if_one_raises() -> None:
     with pytest.raises(OSError, match="all/"):
         planning(left=Closes(), right=Closes()).close()
     assert sorted(closed) == ["all/left", "all/right"]
-
-
-def test_no_committer_without_a_committer_spout() -> None:
-    assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None

@@ -182,14 +182,11 @@ def test_the_commit_of_an_emitter_cannot_change_what_is_stored():
     assert parts == {"0": ["row"]}
 
 
-def test_positions_are_carried_within_a_pack_without_stored_documents():
+def test_a_pack_carries_positions_without_stored_documents_and_may_begin_with_replays():
     bench = LocalBench(Partitioned(Numbers(5, 1)))
     found, carried = ran_as_pack(bench, {txid: bench.planner.plan(txid, None) for txid in (1, 2, 3)})
     assert found == ["0-0", "0-1", "1-0", "0-2", "0-3", "0-4"]
     assert carried == {"0": {"batch": [4, 5]}, "1": {"batch": [1, 1]}}
-
-
-def test_a_pack_may_replay_txids_and_continue_with_new_ones():
     bench = LocalBench(Partitioned(Numbers(6)))
     bench.rows(1)
     found, _ = ran_as_pack(bench, {1: bench.documents[1], 2: {"count": 1, "parts": None}})
@@ -318,10 +315,16 @@ def test_a_plain_spout_can_be_not_ready_in_either_way():
     assert bench.plan(2) is NOT_READY
 
 
-def test_cleanup_is_forwarded():
+def test_cleanup_and_check_are_forwarded():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
+    asked = []
+    spout = Plain()
+    check_spout(spout)
+    spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
+    check_spout(spout)
+    assert asked == [1]
 
 
 def test_metadata_comes_back_the_same_on_first_emission_and_replay():
@@ -338,25 +341,13 @@ def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
     assert repr(bad)[:20] in str(caught.value)
 
 
-def test_tuples_without_metadata_are_rejected():
+def test_tuples_without_metadata_and_objects_that_are_no_spouts_are_rejected():
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
         LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
-
-
-def test_an_object_that_is_not_a_spout_is_rejected_with_a_list_of_the_kinds():
     context = TaskContext("t", "lines", 0, 1)
     for make in (planner, spout_task):
         with pytest.raises(SpoutError, match="'lines' is a str; derive it from TransactionalSpout"):
             make("words", context)  # type: ignore[operator]
-
-
-def test_check_is_called_if_defined():
-    asked = []
-    spout = Plain()
-    check_spout(spout)
-    spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
-    check_spout(spout)
-    assert asked == [1]
 
 
 def test_collector_forwards_everything():

@@ -34,12 +34,15 @@ def test_metadata_is_index_and_amount_of_every_partition_and_a_restart_continues
     assert again.rows(2) == bench.rows(2)
 
 
-def test_lists_of_lists_and_several_fields():
+def test_lists_of_lists_several_fields_and_payloads_of_only_the_slice():
     spout = MemoryTransactionalSpout([[("dog", 3), ["cat", 4]], [("cat", 1)]], ("word", "n"), 2)
     declarer = OutputFieldsDeclarer()
     spout.declare_output_fields(declarer)
     assert declarer.streams["default"].fields == ("word", "n")
     assert Bench(spout).rows(1) == [("dog", 3), ("cat", 4), ("cat", 1)]
+    bench = Bench(MemoryTransactionalSpout([list(range(1000))], "n", 2))
+    bench.plan(1)
+    assert bench.planner.payload(bench.documents[1]) == {"0": [(0,), (1,)]}
 
 
 def test_replay_is_exact_while_data_grow_and_late_data_enter_the_next_txid():  # storm.md 62, 64
@@ -70,12 +73,6 @@ def test_pickled_copies_for_workers_contain_no_data():
     for use in (lambda spout: spout.add(0, "x"), lambda spout: spout.coordinator(TaskContext("t", "lines", 0, 1))):
         with pytest.raises(SpoutError, match="stays in the process that created it"):
             use(pickle.loads(shipped))
-
-
-def test_payload_contains_only_the_slice():
-    bench = Bench(MemoryTransactionalSpout([list(range(1000))], "n", 2))
-    bench.plan(1)
-    assert bench.planner.payload(bench.documents[1]) == {"0": [(0,), (1,)]}
 
 
 def test_reached_covers_the_data_present_when_latest_was_called():
@@ -138,7 +135,7 @@ def test_the_opaque_example_of_storms_documentation():  # storm.md 77
     assert again == [list(range(1, 41)), list(range(41, 91)), list(range(91, 141))]
 
 
-def test_disabled_partition_is_not_read_and_keeps_its_position():
+def test_a_disabled_partition_keeps_its_position_and_replaced_content_is_read_by_the_next_plan():
     """A disabled partition is not read, and continues at its position when enabled again (T33)."""
     spout = OpaqueMemoryTransactionalSpout([["a", "b", "c"], ["x", "y"]], "w", 1)
     bench = Bench(spout)
@@ -151,9 +148,6 @@ def test_disabled_partition_is_not_read_and_keeps_its_position():
     spout.set_disabled(0, False)
     assert not bench.planner.reached(bench.documents[2], mark)
     assert bench.rows(3) == [("b",)]
-
-
-def test_replaced_content_is_read_by_the_next_plan():
     spout = OpaqueMemoryTransactionalSpout([["a", "b"]], "w", 2)
     bench = Bench(spout)
     assert bench.rows(1) == [("a",), ("b",)]

@@ -36,24 +36,23 @@ def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
     return planner, first
 
 
-def test_consecutive_ranges_reach_the_end_of_the_log():
+def test_consecutive_ranges_reach_the_end_of_the_log_and_every_topic_has_a_separate_budget():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
     assert ranges_of(first) == {("t", 0): (5, 85), ("t", 1): (0, 20)}
     assert ranges_of(second) == {("t", 0): (85, 155)}
     assert first["topics"]["t"]["id"] == "id-t"
     assert planner.initialize_transaction(3, second) is NOT_READY
+    _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
+    assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
 
 
-def test_a_backlog_is_planned_without_further_requests():
+def test_a_backlog_needs_no_requests_and_the_end_of_the_log_one_to_each_leader():
     brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
     planner, first = started(brokers)
     brokers.requests.clear()
     assert len(plans(planner, 100, 2, first)) == 100
     assert brokers.requests == []
-
-
-def test_at_the_end_of_the_log_each_leader_gets_one_request():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     planner, first = started(brokers)
     brokers.requests.clear()
@@ -63,12 +62,7 @@ def test_at_the_end_of_the_log_each_leader_gets_one_request():
     assert ranges_of(second) == {("t", 1): (10, 15)}
 
 
-def test_every_topic_has_a_separate_budget():
-    _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
-    assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
-
-
-def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
+def test_new_partitions_and_matching_topics_are_read_from_their_beginning():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner, first = started(brokers, clock=clock, start="latest")
     assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
@@ -78,9 +72,6 @@ def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
     second = planner.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 1): (0, 4)} and second["new"] == ["t/1"]
     assert any("t/1 is new" in notice for notice in planner.notices())
-
-
-def test_a_pattern_includes_matching_topics_created_later():
     brokers, clock = Brokers(other={0: [0, 5]}), Clock()
     planner = coordinator(brokers, clock=clock, topics="^web-")
     assert planner.initialize_transaction(1, None) is NOT_READY
@@ -88,14 +79,11 @@ def test_a_pattern_includes_matching_topics_created_later():
     assert ranges_of(planner.initialize_transaction(1, None)) == {("web-1", 0): (0, 5)}
 
 
-def test_the_first_transaction_pins_the_start_position():
+def test_the_first_transaction_pins_the_start_position_within_the_log():
     _, first = started(Brokers(t={0: [0, 10]}), start="latest")
     assert first["topics"]["t"]["next"] == {"0": 10}
     later = coordinator(Brokers(t={0: [0, 12]}), start="latest")
     assert ranges_of(later.initialize_transaction(2, first)) == {("t", 0): (10, 12)}
-
-
-def test_start_offsets_outside_the_log_are_rejected():
     for offset in (3, 30):
         with pytest.raises(SpoutError, match="t/0"):
             coordinator(Brokers(t={0: [5, 20]}), start={"t": {0: offset}}).initialize_transaction(1, None)
@@ -121,7 +109,7 @@ def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_o
     assert any("lost: t/0" in notice for notice in planner.notices())
 
 
-def test_a_recreated_topic_is_a_different_topic():
+def test_a_recreated_topic_is_a_different_topic_and_a_deleted_one_is_missed():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
     brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
@@ -131,9 +119,6 @@ def test_a_recreated_topic_is_a_different_topic():
     second = opaque.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 0): (0, 3)}
     assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
-
-
-def test_a_transactional_spout_fails_if_a_topic_is_deleted():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner, first = started(brokers, clock=clock)
     del brokers.bounds["t"]
@@ -171,7 +156,7 @@ def test_a_silent_leader_delays_only_the_first_request():
     assert brokers.requests == ["offsets"]
 
 
-def test_a_failed_opaque_batch_is_replanned_from_the_current_log():
+def test_a_failed_txid_is_replanned_from_the_current_log_even_if_no_records_are_left():
     brokers = Brokers(t={0: [0, 1000]})
     planner = coordinator(brokers, opaque=True)
     first, second = plans(planner, 2)
@@ -180,9 +165,6 @@ def test_a_failed_opaque_batch_is_replanned_from_the_current_log():
     assert ranges_of(second) == {("t", 0): (100, 200)}
     assert ranges_of(again) == {("t", 0): (150, 250)}
     assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
-
-
-def test_a_failed_txid_is_replanned_even_if_no_records_are_left():
     brokers = Brokers(t={0: [0, 200]})
     planner = coordinator(brokers, opaque=True)
     assert len(plans(planner, 9)) == 2
@@ -223,7 +205,7 @@ def poll_plan(planner: KafkaCoordinator, txid: int, before):
     return made
 
 
-def test_slow_brokers_do_not_block_the_caller():
+def test_slow_brokers_do_not_block_the_caller_and_leave_no_thread_after_close():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01, opaque=True)
     assert planner.initialize_transaction(1, None) is NOT_READY
@@ -242,9 +224,6 @@ def test_slow_brokers_do_not_block_the_caller():
     brokers.answers.set()
     assert poll_plan(planner, 1, None) == first
     assert poll_plan(planner, 2, first) == second
-
-
-def test_a_coordinator_closed_while_waiting_leaves_no_thread():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01)
     before = set(threading.enumerate())
@@ -272,7 +251,7 @@ def test_the_mark_is_reached_once_every_partition_is_read():
     assert empty.reached(None, mark)  # without a transaction
 
 
-def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_is_more_by_now():
+def test_a_topic_is_caught_up_at_its_present_end_if_all_leaders_have_answered():
     """A3: whether a topic is read to its end is decided by the end that it has when the batch is planned."""
     brokers = Brokers(t={0: [0, 200]})
     planner, first = started(brokers)
@@ -283,20 +262,12 @@ def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_i
     assert not planner.facts(second).caught_up
     [third] = plans(planner, 1, 3, second)
     assert planner.facts(third).caught_up
-
-
-def test_a_topic_whose_leader_does_not_answer_is_not_caught_up():
-    """A3: nor while an answer is pending."""
     brokers = Brokers(t={0: [0, 50], 1: [0, 0]})
     planner, first = started(brokers)
     assert planner.facts(first).caught_up
     brokers.down.add(1)
     assert planner.initialize_transaction(2, first) is NOT_READY
     assert not planner.facts(first).caught_up
-
-
-def test_a_slow_answer_leaves_open_whether_a_topic_is_caught_up():
-    """A3: while the brokers are asked, the ends from before do not count."""
     brokers, clock = Slow(t={0: [0, 50]}), Clock()
     brokers.answers.set()
     planner = coordinator(brokers, clock=clock, patience=0.01)

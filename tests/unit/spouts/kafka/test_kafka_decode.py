@@ -22,11 +22,13 @@ def column(kind, raw):
     return (found.to_pylist() if isinstance(found, pa.Array) else found), bad
 
 
-def test_bytes_and_text_and_json():
+def test_bytes_text_json_and_unknown_decoders():
     assert column("bytes", [b"\xff", None]) == ([b"\xff", None], {})
     assert column("utf-8", ["é".encode(), None, b""]) == (["é", None, ""], {})
     assert column("json", [b'{"a": 1}', None, b"[2]"]) == ([{"a": 1}, None, [2]], {})
     assert column(int, [b"7", None]) == ([7, None], {})
+    with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
+        decoder("yaml", "value")
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("utf-8", b"\xff"), ("json", b"{"), (int, b"x")])
@@ -35,11 +37,6 @@ def test_undecodable_records_are_reported_per_row(kind, wrong):
     assert [values[row] is None for row in range(4)] == [False, True, False, True]
     assert sorted(bad) == [1, 3]
     assert "Error" in bad[1]
-
-
-def test_an_unknown_decoder_is_rejected():
-    with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
-        decoder("yaml", "value")
 
 
 # --- Avro -------------------------------------------------------------------------------------------------------------
@@ -108,7 +105,7 @@ def encoded(number, schema, value, named=None):
     return b"\0" + number.to_bytes(4, "big") + body.getvalue()
 
 
-def test_avro_schemas_come_from_the_registry_and_are_requested_once(registry):
+def test_avro_schemas_are_requested_once_and_invalid_values_have_distinct_errors(registry):
     known: dict = {}
     fastavro.parse_schema(PLACE, named_schemas=known)
     visit = {"user": "u", "place": {"city": "Porto"}}
@@ -117,9 +114,6 @@ def test_avro_schemas_come_from_the_registry_and_are_requested_once(registry):
     avro.check()
     assert column(avro, [encoded(7, "long", 42), data, None, data]) == ([42, visit, None, visit], {})
     assert sorted(Registry.asked) == ["/schemas/ids/7", "/schemas/ids/8", "/subjects", "/subjects/a%20place/versions/2"]
-
-
-def test_invalid_avro_values_have_distinct_errors(registry):
     wrong = [b"plain", encoded(6, "long", 1), encoded(9, "long", 1), encoded(8, "long", 1), b""]
     values, bad = column(Avro(registry, auth=("user", "secret")), wrong)
     assert values == [None] * 5
