@@ -118,8 +118,6 @@ def test_any_schedule_shows_the_state_of_the_surviving_txids(tmp_path, run):
     Schedule(seeded(), tmp_path).play(24)
 
 
-# --- handles alone: states without a time to live, and without tables ---------------------------------------------------
-
 STATE = KeyedState("s", key={"site": str, "n": int}, value={"v": int})
 KEYS = [(site, n) for site in ("a", "b", None) for n in (0, 1, None)]
 

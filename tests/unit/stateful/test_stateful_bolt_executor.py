@@ -27,7 +27,7 @@ def called(run):
     return ", ".join(" ".join(map(str, call)) for call in run.calls)
 
 
-def test_calls_come_in_storms_order():
+def test_calls_come_in_storms_order_and_spelling_once_the_state_is_there():
     run = executor()
     answers = [run.init_state(-1)]
     run.execute("cat")
@@ -42,17 +42,11 @@ def test_calls_come_in_storms_order():
     assert run.forwarded == [("INITSTATE", -1), ("PREPARE", 0), ("COMMIT", 0), ("PREPARE", 1), ("ROLLBACK", 1)]
     assert list(run.state) == [("cat", 1)]
     assert run.emitted() == [("cat", 1), ("cat", 2)]
-
-
-def test_storms_spelling_works():
     run = started(Prepares())
     run.execute("cat")
     run.prepare(0)
     assert dict(run.state) == {"cat": 1, "prepared": 0}
     assert run.emitted() == [("cat", 1)]
-
-
-def test_tuples_wait_for_the_state_in_order():
     run = executor()
     run.execute("cat")
     run.execute("dog")
@@ -82,7 +76,7 @@ def test_before_the_state_prepare_fails_and_recovery_does_not():
     assert list(state) == [("cat", 5)]
 
 
-def test_old_messages_are_acknowledged_and_ignored():
+def test_old_and_second_messages_are_acknowledged_and_ignored():
     run = executor()
     for call in (run.init_state, run.prepare, run.rollback):
         assert call(7) == "acked"
@@ -91,9 +85,6 @@ def test_old_messages_are_acknowledged_and_ignored():
     assert (len(run.calls), len(run.forwarded)) == (seen, 3)
     assert run.init_state(6) == "acked"  # after ROLLBACK 7 the last txid is 6
     assert run.forwarded[-1] == ("INITSTATE", 6)
-
-
-def test_second_messages_of_a_state_and_a_commit_are_not_acted_on():
     run = started()
     assert run.init_state(-1) == "acked"
     assert run.calls == [("prepare",), ("init_state",)]

@@ -17,18 +17,14 @@ def executor(bolt=None, fields=("value", "id"), saved=None, state=None):
     return made
 
 
-def test_windows_of_the_example_of_storm():
-    """Row W42."""
+def test_windows_of_the_example_of_storm_are_not_evaluated_again():
+    """Rows W40, W41, W42."""
     run = executor()
     for n in range(1, 13):
         run.execute(n, n)
     assert run.evaluated == [[1, 2, 3], [2, 3, 4, 5, 6], [5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
     assert run.emitted() == [(6,), (21,), (45,), (78,)]
     assert run.saved == {(0, "default"): (7, 12)}
-
-
-def test_tuples_that_come_again_are_not_evaluated_again():
-    """Rows W40, W41."""
     run = executor()
     for n in range(1, 9):
         run.execute(n, n)
@@ -42,7 +38,7 @@ def test_tuples_that_come_again_are_not_evaluated_again():
     assert again.saved == {(0, "default"): (7, 12)}
 
 
-def test_tuples_wait_until_every_saved_source_has_passed_its_evaluated_id():
+def test_tuples_wait_for_every_saved_source_and_saved_ids_never_decrease():
     saved = {(0, "default"): (None, 3), (1, "default"): (None, 2)}
     run = executor(RunningSum().with_tumbling_window(Count(2)), saved=saved)
     run.execute(4, 4)  # passes its source
@@ -53,9 +49,6 @@ def test_tuples_wait_until_every_saved_source_has_passed_its_evaluated_id():
     run.execute(3, 3, task=1)
     assert run.evaluated == [[4, 5], [7, 3]]
     assert run.saved == {(0, "default"): (5, 5), (1, "default"): (1, 3), (0, "other"): (None, 7)}
-
-
-def test_saved_ids_never_decrease_and_a_source_may_have_none():
     run = executor(RunningSum().with_tumbling_window(Count(1)), saved={(0, "default"): (7, None)})
     run.execute(3, 3)
     run.execute(1, 1)
@@ -116,12 +109,9 @@ def test_wrong_arguments_and_execute_before_the_state_are_refused():
         run.execute(1, 1)
     with pytest.raises(InputError, match="object is no StatefulWindowedBolt"):
         StatefulWindowedBoltExecutor(object(), ["id"])
-    for bolt in (RunningSum().with_window(Count(5)), RunningSum().with_window(Count(5)).with_persistence()):
-        if bolt.survives:
-            StatefulWindowedBoltExecutor(bolt, ["value"]).init_state()
-            continue
-        with pytest.raises(InputError, match="RunningSum does not state how its windows survive a crash"):
-            StatefulWindowedBoltExecutor(bolt, ["value"])
+    StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)).with_persistence(), ["value"]).init_state()
+    with pytest.raises(InputError, match="RunningSum does not state how its windows survive a crash"):
+        StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)), ["value"])
     with pytest.raises(InputError, match="expected windows per task"):
         executor(RunningSum())
     with pytest.raises(InputError, match="the message id field 'id' is none of"):

@@ -149,10 +149,7 @@ def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
     assert books_of(tmp_path / "data", Books.intents) == []
 
 
-# --- declaring --------------------------------------------------------------------------------------------------------
-
-
-def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
+def test_an_outlet_is_shown_counts_in_the_fingerprint_and_its_writer_is_not_copied_to_tasks():
     built = topology(Target())
     assert "outlet numbers (MemoryWriter)" in built.describe()
     assert "outlet numbers: MemoryWriter" in explain(built)
@@ -160,6 +157,11 @@ def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
     assert send["outlets"] == [{"name": "numbers", "columns": ["n"], "writer": "MemoryWriter"}]
     assert "numbers" in built.describe("svg")
     assert built.fingerprint() == topology(Target()).fingerprint() != topology(Target(), name="other").fingerprint()
+    outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
+    assert isinstance(outlet.writer, OutletWriter)
+    copy = cloudpickle.loads(cloudpickle.dumps(outlet))
+    assert (copy.name, copy.columns, copy.writer) == ("numbers", {"n": int}, None)
+    assert "writer" not in repr(outlet)
 
 
 def test_faults_are_found_when_the_topology_is_built():
@@ -190,11 +192,3 @@ def test_faults_are_found_when_the_topology_is_built():
     assert "column 'n'" in told
     assert "sink 'words' is declared by both" in told
     assert "component 'middle' declares outlet 'middle' but is not a committer" in told
-
-
-def test_the_writer_is_not_copied_to_tasks():
-    outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
-    assert isinstance(outlet.writer, OutletWriter)
-    copy = cloudpickle.loads(cloudpickle.dumps(outlet))
-    assert (copy.name, copy.columns, copy.writer) == ("numbers", {"n": int}, None)
-    assert "writer" not in repr(outlet)
