@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from runs import ended
 
-from txstorm import TransactionalTopologyBuilder
-from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.state import KeyedState
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy, CountByKey, SumByKey
 from txstorm.errors import EmitError, StateError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout

@@ -61,9 +61,7 @@ def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books:
         assert books.identity() == rewound
 
 
-def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
-    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(ledger, pair, monkeypatch) -> None:
     (first, second), commit = pair, ledger.commit
 
     def later(ops: Sequence[Op], *, durable: bool = True) -> None:
@@ -110,9 +108,7 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_its_predecessor(books: 
     assert second.currtx() == 2
 
 
-def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(
-    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(ledger, pair, monkeypatch) -> None:
     (first, second), get = pair, ledger.get
 
     def interrupted(path: str):

@@ -55,7 +55,7 @@ def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     assert [types_in(row) for row in back] == [types_in(row) for row in rows]
 
 
-def test_round_trip_of_special_values_and_rows_without_fields() -> None:
+def test_special_values_rows_without_fields_and_columns_of_one_type_survive_a_round_trip() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
     [first, second] = rows_of_batch(batch)
@@ -64,6 +64,11 @@ def test_round_trip_of_special_values_and_rows_without_fields() -> None:
     numpy = batch_of_rows([(np.int64(3), np.float64(0.5), np.bool_(True))], ("i", "f", "b"))
     assert next(rows_of_batch(numpy)) == (3, 0.5, True)
     assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
+    batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
+    kinds = [str(kind) for kind in batch.schema.types]
+    assert kinds == "string int64 double bool binary date32[day] null".split()
+    decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
+    assert str(next(rows_of_batch(decimals))[0]) == "1.50"
 
 
 @pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
@@ -87,14 +92,6 @@ def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
         conform([1], ("a",), "here", refuse)
 
 
-def test_columns_of_one_simple_type_have_native_arrow_types() -> None:
-    batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
-    kinds = [str(kind) for kind in batch.schema.types]
-    assert kinds == "string int64 double bool binary date32[day] null".split()
-    decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
-    assert str(next(rows_of_batch(decimals))[0]) == "1.50"
-
-
 def test_large_batches_are_split() -> None:
     batch = batch_of_rows([("x" * 100,)] * 100, ("a",))
     pieces = list(split(batch, 1000))
@@ -102,8 +99,6 @@ def test_large_batches_are_split() -> None:
     assert all(piece.num_rows <= 10 for piece in pieces)
     assert [piece.num_rows for piece in split(batch, 1)] == [1] * 100
 
-
-# --- cargo: unchanged by serialization, regardless of the memory alignment of its bytes ----------------------------------
 
 BATCH = pa.record_batch({"word": ["a", None, "ccc"], "n": [1, 2, 3], "x": [0.5, None, 1.5]})
 

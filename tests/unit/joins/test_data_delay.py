@@ -22,10 +22,7 @@ def test_consumed_time_is_that_of_the_slowest_partition():
 
 
 def test_times_that_decrease_count_as_the_greatest_so_far_or_of_the_previous_report():
-    """A15: a record that is older than its predecessor does not move the partition back.
-
-    Without a look back, the report before holds the maximum; a rewound consumer starts a new one.
-    """
+    """A15: an older record does not move its partition back, nor past the report before unless it is rewound."""
     assert collect({"r1": 2}, time_of, {"r1": 4}, 60).times == {"r1": 25}
     first = collect({"r1": 1}, time_of, {"r1": 4}, 60, look_back=0)
     second = collect({"r1": 2}, time_of, {"r1": 4}, 61, previous=first, look_back=0)
@@ -44,15 +41,12 @@ def test_a_partition_at_its_end_or_empty_holds_nothing_back(consumed, ends, caug
     assert (report.caught_up, report.consumed_time) == (caught_up, time)
 
 
-def test_consumer_at_the_end_of_all_partitions_has_no_delay():
+def test_consumer_at_the_end_of_all_partitions_has_no_delay_and_later_that_since_the_report_before():
     """A15, A17: the consumed time of a paused stream is now, not the time of its last record."""
     report = collect({"r0": 3, "r1": 3}, time_of, {"r0": 4, "r1": 4}, 1000)
     assert (report.consumed_time, report.delay, report.slowest) == (1000, 0, None)
     assert report.times == {"r0": 40, "r1": 50}
-
-
-def test_partition_that_was_at_its_end_is_consumed_up_to_then():
-    """A14: when a paused stream goes on, its consumer is behind by the time since the report before, not the pause."""
+    # A14: when a paused stream goes on, its consumer is behind by the time since the report before, not the pause.
     paused = collect({"r0": 0}, time_of, {"r0": 1}, 1000)
     resumed = collect({"r0": 0}, time_of, {"r0": 2}, 1005, previous=paused)
     assert (resumed.consumed_time, resumed.delay) == (1000, 5)

@@ -26,7 +26,7 @@ def test_it_finds_what_a_scan_finds():
         assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
 
 
-def test_the_end_is_excluded_and_never_asked_for_and_a_million_offsets_take_twenty_questions():
+def test_a_million_offsets_take_twenty_questions_none_of_them_for_the_end_also_where_times_decrease():
     times = np.arange(0, 100, 10)
     assert first_at_or_after(times.__getitem__, np.int64(2), np.int64(10), np.float64(41)) == 5
     asked = []
@@ -36,9 +36,6 @@ def test_the_end_is_excluded_and_never_asked_for_and_a_million_offsets_take_twen
     asked.clear()
     assert first_at_or_after(lambda offset: asked.append(offset) or offset, 0, 1_000_000, 765_432) == 765_432
     assert len(asked) <= 20
-
-
-def test_where_times_decrease_the_one_found_has_reached_the_time_and_the_one_before_has_not():
     rng = random.Random(3)
     times = [rng.randrange(100) for _ in range(500)]
     for wanted in range(1, 100):

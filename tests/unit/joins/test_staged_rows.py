@@ -31,7 +31,7 @@ def typed(*values):
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=["key", "id", "value"])
 
 
-def test_requests_are_of_one_task_and_txid_from_memory_and_from_the_staged_table():
+def test_requests_are_of_one_task_and_txid_also_of_other_types_and_an_expiry_alone():
     first = {0: typed(("a", "1", 1), ("b", "2", 2), ("a", "3", 3)), 1: typed(("c", "4", None))}
     group = group_with(first, {1: typed(("c", "5", 5))})
     made = group.changes(1, 2)
@@ -40,6 +40,13 @@ def test_requests_are_of_one_task_and_txid_from_memory_and_from_the_staged_table
         assert requests[0][1] == StoreRow("b", "2", 1001, {"key": "b", "id": "2", "value": 2})
         assert expiry is None
     assert group.puts(1, 3, 2) is None  # another process has run txid 3
+    group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
+    requests, _ = puts_of(group.changes(1, 3), 9)
+    assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
+    group = group_with()
+    group.handle("fill", 0, 1).expiry = 77
+    group.end_txid(1)
+    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
 
 
 @pytest.mark.parametrize(
@@ -57,16 +64,6 @@ def test_values_come_back_as_they_were(values):
     found = [(row.key, row.id, row.value["value"]) for row in rows]
     assert found == given
     assert [list(map(type, row)) for row in found] == [list(map(type, row)) for row in given]
-
-
-def test_transactions_of_other_types_are_staged_together_and_an_expiry_alone():
-    group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
-    requests, _ = puts_of(group.changes(1, 3), 9)
-    assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
-    group = group_with()
-    group.handle("fill", 0, 1).expiry = 77
-    group.end_txid(1)
-    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
 
 
 def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has_expired():

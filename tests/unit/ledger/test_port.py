@@ -31,9 +31,7 @@ def test_messages_for_wrong_expectations(ledger: Ledger, op: Op, wording: str) -
         ledger.commit([op])
 
 
-def test_messages_for_malformed_paths_and_long_values_and_about_the_lease_holder(
-    ledger: Ledger, another: Another
-) -> None:
+def test_messages_for_malformed_paths_and_long_values_and_about_the_lease_holder(ledger, another) -> None:
     with pytest.raises(InputError, match="ledger path 'a//b'"):
         ledger.get("a//b")
     with pytest.raises(InputError, match=rf"'b'.*at most {MAX_VALUE} bytes, got {MAX_VALUE + 1}"):

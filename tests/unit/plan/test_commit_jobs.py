@@ -7,9 +7,8 @@ import pytest
 from plan_samples import Batch, Each, Keep, builder, word_count
 from topology_samples import source_diagram
 
-from txstorm import MemoryBackend
+from txstorm import CollectionState, KeyedState, MemoryBackend, SinkTable
 from txstorm.api.external import OUTLET_METHODS, MapState, Outlet
-from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.plan.commit_jobs import commit_job_tables, obstacles
 from txstorm.plan.stages import compile_plan
 

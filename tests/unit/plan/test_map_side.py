@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 from spout_samples import Pass
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Topology, TransactionalTopologyBuilder, explain
 from txstorm.api.bolt import EVERYWHERE
-from txstorm.plan.explain import explain
 from txstorm.plan.stages import compile_plan
 from txstorm.testing import FeedSpout, TopologyTestDriver
-from txstorm.topology.graph import Topology
 
 
 class Extract(BatchBolt):

@@ -177,7 +177,7 @@ def test_long_logs_are_shortened_concurrently_one_per_commit():
     assert bench.failures == []
 
 
-def test_queries_of_a_retention_step_run_concurrently_with_commits():
+def test_retention_runs_after_compaction_one_step_per_turn_and_its_queries_beside_commits():
     bench, found = Bench(), []
 
     class Asking(Kept):
@@ -189,6 +189,19 @@ def test_queries_of_a_retention_step_run_concurrently_with_commits():
     bench.upkeep._retention = Asking(bench)
     bench.turn()
     assert found == [("txstorm-upkeep", 0), None]
+    bench = Bench()
+    kept = bench.upkeep._retention = Kept(bench)
+    works = {"state/a": Work(), "state/b": Work()}
+    bench.schedule.unsettled = lambda: list(works)
+    bench.schedule.begin = lambda uri, now, *, stays: works[uri]
+    bench.turn()
+    assert set(bench.schedule.done) == set(works.values())
+    assert kept.done == [0, 1, 2]
+    kept.due, kept.done = True, []
+    bench.upkeep.end()
+    bench.upkeep._tasks.clear()
+    bench.turn(1)
+    assert (kept.done, bench.failures) == ([], [])
 
 
 class Kept:
@@ -206,22 +219,6 @@ class Kept:
             assert self.bench.turns == 1
             self.done.append(step)
             yield
-
-
-def test_retention_runs_after_compaction_one_step_per_turn():
-    bench = Bench()
-    kept = bench.upkeep._retention = Kept(bench)
-    works = {"state/a": Work(), "state/b": Work()}
-    bench.schedule.unsettled = lambda: list(works)
-    bench.schedule.begin = lambda uri, now, *, stays: works[uri]
-    bench.turn()
-    assert set(bench.schedule.done) == set(works.values())
-    assert kept.done == [0, 1, 2]
-    kept.due, kept.done = True, []
-    bench.upkeep.end()
-    bench.upkeep._tasks.clear()
-    bench.turn(1)
-    assert (kept.done, bench.failures) == ([], [])
 
 
 @pytest.mark.parametrize("error", [FencedError("taken over"), ValueError("ours")])

@@ -92,7 +92,7 @@ def test_records_diverted_after_failures(settings: dict, kinds: list[str], diver
     assert desk.policy.divert(3) == desk.restart().divert(3) == divert
 
 
-def test_the_topology_ends_if_the_source_itself_was_already_diverted_or_under_another_policy() -> None:
+def test_the_topology_ends_if_the_source_was_already_diverted_or_nothing_can_be() -> None:
     desk = Desk()
     assert desk.fail("other", "other") == 0
     assert desk.fail("other") is None
@@ -101,16 +101,16 @@ def test_the_topology_ends_if_the_source_itself_was_already_diverted_or_under_an
     desk.settings = Settings.parse({})
     assert desk.restart().divert(3) == ()
     assert desk.fail("other") is None
+    desk = Desk(on_error="retry(1), dead_letter")
+    assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
+    assert desk.policy.judge(3, row("other"), divertible=False).delay is None
 
 
-def test_stored_errors_have_no_traceback() -> None:
+def test_stored_errors_have_no_traceback_and_back_off_grows_until_more_records_are_diverted() -> None:
     desk = Desk()
     desk.fail("lost", "lost", "lost")
     error = desk.restart().failure(3).error
     assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
-
-
-def test_back_off_grows_across_restarts_and_resets_when_more_records_are_diverted() -> None:
     desk = Desk(on_error="retry(3), dead_letter")
     assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
     assert desk.policy.failure(3).count == 5
@@ -127,9 +127,3 @@ def test_a_batch_diverted_as_a_whole_keeps_its_extent() -> None:
     # Txid 2 now ends at another position, so txid 3 is a different batch: the failures no longer apply to it.
     assert policy.pinned(3, {"meta": [2, 5]}) is None
     assert policy.divert(3) == ()
-
-
-def test_a_failure_without_divertible_records_ends_the_topology() -> None:
-    desk = Desk(on_error="retry(1), dead_letter")
-    assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
-    assert desk.policy.judge(3, row("other"), divertible=False).delay is None

@@ -9,8 +9,7 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
-from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.context import TaskContext
+from txstorm import TaskContext, TransactionAttempt
 from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import MissingDependency, SettingError, StateError
 from txstorm.sinks.kafka import KafkaSink

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from spout_samples import PlainSpout
 
-from txstorm import NOT_READY, SourceFacts
-from txstorm.api.composite import CompositeSpout
+from txstorm import NOT_READY, CompositeSpout, SourceFacts
 from txstorm.api.context import PlanFacts, TaskContext
 from txstorm.books.records import checked
 from txstorm.errors import LedgerCorrupt, MetadataError

@@ -4,8 +4,7 @@ import threading
 import pytest
 from spouts_recording import Bench, flat
 
-from txstorm.api.context import TaskContext
-from txstorm.api.output import OutputFieldsDeclarer
+from txstorm import OutputFieldsDeclarer, TaskContext
 from txstorm.errors import EmitError, SettingError, SpoutError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 

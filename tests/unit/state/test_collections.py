@@ -13,8 +13,7 @@ from runs import ended
 from seeded import seeded
 from watched import Gathering
 
-from txstorm import Committer, TransactionalTopologyBuilder
-from txstorm.api.state import CollectionState
+from txstorm import CollectionState, Committer, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.collections import CollectionGroup

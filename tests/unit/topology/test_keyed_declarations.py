@@ -3,8 +3,7 @@
 import json
 from datetime import timedelta
 
-from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder
-from txstorm.plan.explain import explain
+from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, explain
 from txstorm.spouts import MemoryTransactionalSpout
 
 DAY = timedelta(days=1)

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, snapshot
 from txstorm.errors import TopologyFailed
-from txstorm.results.snapshot import snapshot
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes

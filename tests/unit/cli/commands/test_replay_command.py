@@ -12,9 +12,8 @@ import pytest
 from commands import at_a_terminal, run_program
 from user_modules import change, tree
 
-from txstorm import run
+from txstorm import open_ledger, run
 from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
-from txstorm.ledger.open import open_ledger
 from txstorm.results.views import origin_recorded
 
 ROOT = Path(__file__).resolve().parents[4]

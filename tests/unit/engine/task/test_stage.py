@@ -9,8 +9,7 @@ import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, processed, program
 
-from txstorm import BatchBolt
-from txstorm.api.attempt import TransactionAttempt
+from txstorm import BatchBolt, TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
@@ -83,7 +82,7 @@ def test_a_failure_ends_the_pack_at_its_txid(number: int, kind: str, name: str) 
     assert {one[1] for one in samples.called if one[0] in ("b", "collect")} == {1, 2}
 
 
-def test_a_failure_in_a_later_stage() -> None:
+def test_the_failure_in_the_earliest_stage_ends_the_pack_and_reported_errors_do_not() -> None:
     builder = samples.TransactionalTopologyBuilder("late", "numbers", samples.Rows(), 2)
     builder.set_bolt("collect", samples.Collect(), 2).shuffle_grouping("numbers")
     builder.set_bolt("b", samples.Step(), 3).fields_grouping("collect", ["n"])
@@ -92,27 +91,18 @@ def test_a_failure_in_a_later_stage() -> None:
     assert [outcome.error is None for outcome in outcomes] == [True, False]
     assert outcomes[1].error.component == "b"
     assert not [one for one in samples.called if one[0] == "end" and one[1] > 1]
-
-
-def test_of_several_failures_the_one_in_the_earliest_stage_is_reported() -> None:
     [outcome] = processed(chain(), pack([12, 13, 17, 23 * 2]))
     assert outcome.error is not None
     assert outcome.error.level == 0
     assert (outcome.error.component, outcome.error.task) == ("a", 1)
     assert outcome.error.message == "unlucky"
-
-
-def test_reported_errors_do_not_fail_the_batch() -> None:
     [outcome] = processed(chain(), pack([19]))
     assert outcome.error is None
     first, second = sorted(outcome.reported)
     assert (first, re.sub(r"\d", "N", second)) == ("a[1]: ValueError('seen')", "b[N]: ValueError('seen')")
 
 
-# --- gathering in the driver ------------------------------------------------------------------------------------------
-
-
-def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
+def test_item_36_a_missing_report_is_an_error_and_cargo_of_another_attempt_is_ignored() -> None:
     made, given = program(chain()), pack([1, 2], [3])
     cargo = cargo_of(made, given)
     reports = [one for one in cargo if one.kind is Kind.RESULT and one.txid == 2]
@@ -120,9 +110,6 @@ def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
     for lost in reports:
         with pytest.raises(EngineError, match=r"txid 2:102: 4 of 5 tasks reported; the batch is incomplete"):
             gather(made, given, [one for one in cargo if one is not lost])
-
-
-def test_cargo_of_another_attempt_is_ignored() -> None:
     made, given = program(chain()), pack([1, 2])
     old = cargo_of(made, pack([1, 2, 3], attempt=50))
     [outcome] = gather(made, given, [*old, *cargo_of(made, given)])
@@ -130,7 +117,7 @@ def test_cargo_of_another_attempt_is_ignored() -> None:
     assert outcome.counts["numbers"] == 2
 
 
-def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
+def test_errors_are_sent_to_all_tasks_and_parts_kept_only_if_every_emitter_had_emitted() -> None:
     made = program(chain())
     data = next(one for one in StageTask(made, 0, 1, pack([1])).run(()) if one.kind is Kind.DATA)
     assert tuple(destinations(made, 0, 1, data)) == (data.target,)
@@ -138,9 +125,6 @@ def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
     assert tuple(destinations(made, 0, 1, error)) == (0, 1, 2)
     report = dataclasses.replace(data, kind=Kind.RESULT, batch=None, data={})
     assert len(tuple(destinations(made, 0, 1, report))) == 1
-
-
-def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> None:
     made, given = program(chain()), pack([1, 2])
     report = next(one for one in cargo_of(made, given) if one.kind is Kind.RESULT and one.edge == 0)
     [unlucky] = processed(chain(), pack([13]))
@@ -155,10 +139,7 @@ def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> 
     assert failed(0).parts == {}
 
 
-# --- large batches ----------------------------------------------------------------------------------------------------
-
-
-def test_large_input_of_committers_is_spilled_to_files(tmp_path: Path) -> None:
+def test_large_input_of_committers_is_spilled_to_files_that_attempts_never_share(tmp_path: Path) -> None:
     many = list(range(100, 1100))
     plain, spilled = (
         processed(chain(**settings), pack(many), tmp_path)[0]
@@ -178,18 +159,12 @@ def test_large_input_of_committers_is_spilled_to_files(tmp_path: Path) -> None:
     sweep_spilled(str(tmp_path), txid)
     sweep_spilled(str(tmp_path), txid)
     assert not list(tmp_path.iterdir())
-
-
-def test_attempts_never_share_a_file(tmp_path: Path) -> None:
     topology = chain(spill_bytes=0)
     first = processed(topology, pack([1, 2, 3]), tmp_path)
     again = processed(topology, pack([1, 2, 3]), tmp_path)
     names = [one.data["file"] for outcome in (*first, *again) for one in outcome.cargo]
     assert len(names) == len(set(names)) >= 4
     assert all(name.startswith("1-101-") for name in names)
-
-
-# --- context of a task ------------------------------------------------------------------------------------------------
 
 
 class Told(BatchBolt):

@@ -33,7 +33,7 @@ def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_lim
     assert not gate.closed
 
 
-def test_min_interval_admits_one_transaction_at_a_time() -> None:
+def test_min_interval_admits_one_transaction_at_a_time_and_until_txid_none_after_it() -> None:
     clock = Clock()
     gate = Admission(Source(9), monotonic=clock, min_interval=10)
     assert opens(gate)
@@ -44,9 +44,6 @@ def test_min_interval_admits_one_transaction_at_a_time() -> None:
     clock.now += 1
     assert opens(gate)
     assert not opens(gate)
-
-
-def test_nothing_starts_after_until_txid() -> None:
     gate = Admission(Source(9), monotonic=Clock(), until_txid=2)
     assert opens(gate, 2)
     assert not gate.closed
@@ -61,7 +58,7 @@ def bounded(source: Source, **options: Any) -> Admission:
     return gate
 
 
-def test_available_now_ends_at_the_data_present_at_the_start_or_at_until_txid() -> None:
+def test_available_now_ends_at_the_data_present_at_the_start_at_until_txid_or_at_an_empty_batch() -> None:
     source = Source(2)
     gate = bounded(source)
     source.held = 5
@@ -77,9 +74,6 @@ def test_available_now_ends_at_the_data_present_at_the_start_or_at_until_txid() 
         assert opens(gate, 1)
         assert not opens(gate, 2, taken=1)
         assert gate.closed
-
-
-def test_available_now_of_a_source_without_marks_ends_at_an_empty_batch() -> None:
     gate = bounded(Source(tells=False))
     gate.saw(3)
     assert opens(gate)
@@ -102,9 +96,6 @@ def test_data_only_waits_for_data_and_stays_open() -> None:
     assert opens(gate, 2, taken=1)  # a source without marks is polled
 
 
-# --- the window -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("pending", "limit", "width", "pack"),
     [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
@@ -123,7 +114,7 @@ def short_jobs(window: InFlightWindow, jobs: int = 20) -> tuple[int, int]:
     return window.width, window.pack_size
 
 
-def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
+def test_packs_grow_while_full_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
     assert short_jobs(InFlightWindow(5, None), 4) == (5, 5)  # they fill a fixed window
     window = InFlightWindow(None, 3)  # max_pack_txids bounds them
     for _ in range(20):
@@ -142,9 +133,6 @@ def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -
     for size in (32, 16, 8, 4, 2):
         window.job_took(3.5, 3.0, size)
     assert (window.width, window.pack_size) == (32, 1)  # the window shrinks later
-
-
-def test_packs_do_not_grow_after_partly_filled_or_busy_jobs() -> None:
     window = InFlightWindow(None, None)
     window.job_took(0.1, 0.09, 1)
     assert window.pack_size == 1

@@ -14,8 +14,7 @@ import pytest
 from seeded import seeded
 from spouts_recording import Bench, Recorder, flat
 
-from txstorm.api.output import OutputFieldsDeclarer
-from txstorm.api.spout import NOT_READY
+from txstorm import NOT_READY, OutputFieldsDeclarer
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts import FileSpout
 from txstorm.spouts.executors import check_spout

@@ -8,11 +8,9 @@ import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
 from runs import ended
 
-from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
-from txstorm.api.external import Outlet, OutletWriter
+from txstorm import BatchBolt, Outlet, OutletWriter, TransactionalTopologyBuilder, explain, open_ledger, run
 from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
-from txstorm.ledger.open import open_ledger
 from txstorm.operations.repair import abandon
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout

@@ -7,8 +7,7 @@ from outlet_nets import MemoryWriter, Target
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from table_steps import synced_paths
 
-from txstorm import TransactionalTopologyBuilder
-from txstorm.api.external import Outlet
+from txstorm import Outlet, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.entry import Commit

@@ -56,9 +56,6 @@ def sometimes_away(method):
     return lambda self, *arguments: None if CHANCE.random() < 0.5 else method(self, *arguments)
 
 
-# --- planned in the driver --------------------------------------------------------------------------------------------
-
-
 class OfSource(OneClass):
     """Base class of spouts of a source."""
 
@@ -183,9 +180,6 @@ class FailsToEmit(Plain):
     """A correct spout some of whose attempts fail."""
 
     emit_batch = sometimes_failing(Plain.emit_batch)
-
-
-# --- planned in the tasks ---------------------------------------------------------------------------------------------
 
 
 class Partitioned(OfSource, PartitionedSpout):

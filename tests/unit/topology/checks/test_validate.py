@@ -100,6 +100,7 @@ BOLTS = [
     (bolt(streams={"a/b": ("x",)}), "stream 'a/b': a name is"),
     (Plain, "'b': got the class Plain instead of an object; write Plain(...)"),
     (Lines(), "Lines is neither a BasicBolt nor a BatchBolt"),
+    (bolt(Committer), "is neither a BasicBolt nor a BatchBolt"),
     (bolt(BasicBolt, BatchBolt, execute=lambda self, *given: None), "is both a BasicBolt and a BatchBolt"),
     (bolt(Split, Committer), "a BasicBolt, which can never be a committer"),
     (bolt(BasicBolt), "overrides neither execute nor execute_batch"),
