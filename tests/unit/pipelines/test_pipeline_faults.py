@@ -148,9 +148,8 @@ def test_faults_have_lines_and_places(case: str, ends: str):
         Pipeline.read("p.toml")
     _, *shown = str(raised.value).split("\n  ")
     places = [" ".join(one.split(" ", 2)[:2]) for one in expected]
-    assert sorted(re.sub(r"line (\d+): (.*?): .*", r"\1 \2", one) for one in shown if one.startswith("line")) == sorted(
-        places
-    )
+    found = [re.sub(r"line (\d+): (.*?): .*", r"\1 \2", one) for one in shown if one.startswith("line")]
+    assert sorted(found) == sorted(places)
     for wanted in expected:
         line, rest = wanted.split(" ", 1)
         assert any(one.startswith(f"line {line}: ") and rest.split(" ", 1)[-1] in one for one in shown), (wanted, shown)

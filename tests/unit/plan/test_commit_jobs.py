@@ -52,10 +52,7 @@ def test_committers_grouped_by_the_key_of_all_states():
             (CollectionState("rows", {"word": str}, {"n": int}, order={"at": int}),),
             ["state rows holds collections, and what a scan reads is not bounded by the input"],
         ),
-        (
-            (replace(COUNTS, key={"other": str}),),
-            ["its input from s is grouped by fields word, not by fields other"],
-        ),
+        ((replace(COUNTS, key={"other": str}),), ["its input from s is grouped by fields word, not by fields other"]),
     ],
 )
 def test_other_tables(tables, reasons):

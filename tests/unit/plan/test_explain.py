@@ -105,7 +105,7 @@ def test_reasons_are_given_on_demand():
     assert explain(word_count()) == WORD_COUNT
 
 
-def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
+def test_tables_that_spark_publishes_states_of_one_table_and_disabled_large_commits_are_named():
     made = builder()
     made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
     made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
@@ -114,9 +114,6 @@ def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
     assert "state counts: state/counts, changes/counts, by word, kept until removed, published with Spark" in lines
     assert "sink out: sinks/out, published with Spark" in lines
     assert "state merged: state/merged, by word" in lines
-
-
-def test_disabled_large_commits():
     topology = word_count().with_settings({"large_commit_rows": None})
     assert explain(topology) == WORD_COUNT
     *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"}), why=True).splitlines()

@@ -99,10 +99,7 @@ def test_a_rewind_during_the_first_check_is_no_damage(tmp_path: Path, books: Boo
 def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
     tmp_path: Path, books: Books, identity: Identity, late: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stale coordinator is fenced as soon as a rewind is decided (found by simulation seed 2026).
-
-    Schedules 12,080 and 319,249 of that seed found it, as numbered at that time.
-    """
+    """Fenced as soon as a rewind is decided (found by simulation seed 2026, in schedules 12,080 and 319,249)."""
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
