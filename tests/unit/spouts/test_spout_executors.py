@@ -110,9 +110,6 @@ def values(rows: list[tuple[Any, ...]]) -> list[str]:
     return [row[0] for row in rows]
 
 
-# --- partitioned -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def source() -> Numbers:
     """Return a source of one partition with four tuples."""
@@ -214,9 +211,6 @@ def test_task_planned_spouts_have_no_marks(bench, opaque):
         assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
 
 
-# --- opaque ----------------------------------------------------------------------------------------------------
-
-
 def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
     source = Numbers(6, 6)
     bench = LocalBench(Opaque(source), tasks=2)
@@ -250,9 +244,6 @@ def test_opaque_partitions_are_counted_again_at_every_emission_and_sorted_by_num
     source.partitions.append(["added"])
     assert "added" in values(bench.rows(1))
     assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
-
-
-# --- plain, and common to all ----------------------------------------------------------------------------------
 
 
 class Plain(TransactionalSpout):

@@ -118,9 +118,6 @@ def test_bad_arguments(make, error, message):
         make()
 
 
-# --- opaque ----------------------------------------------------------------------------------------------------
-
-
 def test_the_opaque_example_of_storms_documentation():  # storm.md 77
     """The example of opaque transactions in Storm's documentation (T35, item 77)."""
     spout = OpaqueMemoryTransactionalSpout([list(range(1, 141))], "n", 50)

@@ -174,9 +174,6 @@ def test_values_read_are_copies(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-# --- eviction ---------------------------------------------------------------------------------------------------------
-
-
 def ats(handle, *keys):
     return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
 
@@ -279,8 +276,6 @@ def test_collections_are_found_by_keys_of_every_type():
     assert {key: handle.scan(key) for key in keys} == every
     assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
 
-
-# --- misuse -----------------------------------------------------------------------------------------------------------
 
 NULL = pa.array([None], pa.timestamp("us", tz="UTC"))
 NO_TIME = "expected a value of the order column 'at', got None"

@@ -238,9 +238,6 @@ def test_versions_are_readable_while_entries_are_archived(table):
     assert seen == list(range(LAST, -1, -1))
 
 
-# -- the log is not listed ---------------------------------------------------------------------------------------
-
-
 def add(handle, n):
     handle.commit(Commit({"app": n}, {"n": n}, [DataFile(f"{n % LAST + 1}.parquet", 1)]))
 
@@ -263,9 +260,6 @@ def test_only_opening_a_table_lists_its_log(table):
         assert (handle.version, handle.app_version("app"), len(handle.files())) == (LAST + 9, LAST + 9, LAST)
         assert next(handle.history()).version == LAST + 9
     assert DeltaTable(str(table)).version() == LAST + 9
-
-
-# -- windows ------------------------------------------------------------------------------------------------------
 
 
 def test_a_window_is_removed_with_its_handle_or_process(table, tmp_path, monkeypatch):

@@ -56,9 +56,6 @@ def entries_of(place: Path) -> list[Path]:
     return sorted((place / "_delta_log").glob("*[0-9].json"))
 
 
-# -- lost responses --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
 def test_a_commit_whose_response_is_lost_happens_once(handle, monkeypatch, answer):
     ledger, written = handle(), ControlTable.append
@@ -116,9 +113,6 @@ def test_a_response_is_lost_and_another_writer_commits_first(handle, monkeypatch
     with pytest.raises(ConflictError, match="'a': expected version 0, got version 1"):
         ledger.commit([Put("a", b"mine", 0)])
     assert ledger.get("a") == Entry(b"other", 1)
-
-
-# -- processes that are killed or frozen ------------------------------------------------------------------------
 
 
 @integration
@@ -300,9 +294,6 @@ def test_only_processes_of_this_machine_are_known_to_have_ended():
     assert not any(map(process_has_ended, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
 
 
-# -- log truncation ----------------------------------------------------------------------------------------------
-
-
 def test_log_and_snapshots_are_bounded_and_complete(place, handle):
     writer, slow, model = handle(), handle(), {}
     writer.acquire("word-count")
@@ -331,9 +322,6 @@ def test_a_failed_snapshot_loses_nothing(place, handle, caplog):
         ledger.commit([Put("a", str(number).encode())])
     assert "no snapshot" in caplog.text
     assert handle().get("a").value == str(SNAPSHOT_EVERY + 2).encode()
-
-
-# -- foreign and damaged ledgers --------------------------------------------------------------------------------
 
 
 def refused(place: Path, kind: type[Exception], says: str | None = None) -> None:

@@ -47,9 +47,6 @@ def texts(spout: FileSpout) -> list[str]:
     return [text for (text,) in flat(read_all(spout))]
 
 
-# --- text --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -98,10 +95,8 @@ def test_metadata_lists_every_range_with_its_digest_and_the_next_position(tmp_pa
     bench.plan(1)
     meta = bench.documents[1]["meta"]
     assert meta["v"] == 1
-    assert [(s["file"], s["from"], s["to"], s["rows"]) for s in meta["segments"]] == [
-        (str(path), 0, 4, 1),
-        (str(path), 4, 8, 1),
-    ]
+    found = [(s["file"], s["from"], s["to"], s["rows"]) for s in meta["segments"]]
+    assert found == [(str(path), 0, 4, 1), (str(path), 4, 8, 1)]
     assert meta["position"] == {"file": str(path), "offset": 8, "open": False, "behind": 0, "trail": ""}
     first, second = bench.emit(1)
     assert (first.rows, second.rows) == ([("one",)], [("two",)])
@@ -173,9 +168,6 @@ def test_a_line_longer_than_a_read_is_one_record_unless_it_has_no_end(tmp_path, 
         read_all(FileSpout(tmp_path / "a.txt"))
 
 
-# --- csv ---------------------------------------------------------------------------------------------------------
-
-
 def test_csv_header_quotes_newlines_in_values_types_and_chosen_fields(tmp_path):
     content = 'name,text\r\nann,"two\nlines, and a "" quote"\r\nbob,\r\n\r\n"c","x\r\ny"'
     spout = spout_of(tmp_path, content, "a.csv")
@@ -237,9 +229,6 @@ def test_csv_faults_are_reported(tmp_path, content, options, message):
         read_all(spout_of(tmp_path, content, "a.csv", **options))
 
 
-# --- json lines --------------------------------------------------------------------------------------------------
-
-
 class Refusals(Recorder):
     """Notes records that are refused instead of raising their errors."""
 
@@ -275,9 +264,6 @@ def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_p
 def test_jsonl_faults_are_reported(tmp_path, content, message):
     with pytest.raises(SpoutError, match=message):
         read_all(spout_of(tmp_path, content, "a.jsonl"))
-
-
-# --- parquet -----------------------------------------------------------------------------------------------------
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -349,9 +335,6 @@ def test_changed_parquet_is_rejected(tmp_path):
         again.plan(2)
     parquet(tmp_path, 0, 10)
     assert bench.rows(1) == first
-
-
-# --- options, and what check() finds -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

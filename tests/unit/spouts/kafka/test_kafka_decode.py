@@ -39,8 +39,6 @@ def test_undecodable_records_are_reported_per_row(kind, wrong):
     assert "Error" in bad[1]
 
 
-# --- Avro -------------------------------------------------------------------------------------------------------------
-
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
 VISIT = {
     "type": "record",
@@ -148,9 +146,6 @@ def test_invalid_registry_urls_are_rejected(url):
     with pytest.raises(SettingError) as caught:
         Avro(url)
     assert "secret" not in str(caught.value)
-
-
-# --- digests ----------------------------------------------------------------------------------------------------------
 
 
 def digest(*pieces, extent=(0, 10)):

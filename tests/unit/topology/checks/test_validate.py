@@ -68,8 +68,6 @@ def test_everything_is_reported_at_once():
     assert "has 8 faults" in str(refused.value)
 
 
-# -- names -------------------------------------------------------------------------------------------------------
-
 BAD_NAMES = ["", "..", "a/b", "a\0b", "a b", "1a", "__x", "-a", "é", "а", "ｓplit", "a" * 65, "a\n", None, 3, ["a"]]
 
 
@@ -80,9 +78,6 @@ def test_bad_names_of_topologies_components_states_and_sinks_are_rejected(name):
     state = only_fault(with_state(KeyedState(name, {"k": str}, {"v": int})))
     assert f"state {name!r}: a name is " in state
     assert f"sink {name!r}: a name is " in only_fault(with_state(SinkTable(name, {"v": int})))
-
-
-# -- bolts and spouts ----------------------------------------------------------------------------------------------
 
 
 def bolt(*bases, **attributes):
@@ -183,9 +178,6 @@ def test_unpicklable_objects_are_reported_with_their_attribute():
     assert "custom grouping on 'lines': Locked cannot be shipped" in only_fault(made)
 
 
-# -- subscriptions -----------------------------------------------------------------------------------------------
-
-
 def subscribed(declare, source):
     made = builder()
     made.set_bolt("p", source).shuffle_grouping("lines")
@@ -244,9 +236,6 @@ def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
     for path in found:
         assert path[0] == path[-1]
         assert all(follows[one] == other for one, other in pairwise(path))
-
-
-# -- fields and tables -------------------------------------------------------------------------------------------
 
 
 def events(**changes):
@@ -337,9 +326,6 @@ def test_a_table_belongs_to_one_component_whatever_the_case_of_its_name():
     assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, state))
     other = KeyedState("s", {}, {"v": str})
     assert "declares state 's' twice with different columns" in only_fault(with_state((state, other)))
-
-
-# -- warnings ----------------------------------------------------------------------------------------------------
 
 
 def warnings(declare, parallelism=2, state=None):
