@@ -47,13 +47,10 @@ def test_each_mutant_changes_existing_code_exactly_once():
     assert lost == []
 
 
-def test_a_hundred_mutants_have_a_killer_without_processes_jvm_or_server():
+def test_a_hundred_mutants_have_killers_in_the_fast_suite_without_processes_jvm_or_server():
     killers = json.loads(KILLERS.read_text("utf-8"))
     assert killers.keys() <= mutants().keys()
     assert sum(not {"copy", "processes"} & one.keys() for one in killers.values()) >= 100
-
-
-def test_a_hundred_mutants_are_killed_by_tests_of_the_fast_suite():
     command = [sys.executable, "-m", "scripts._mutants", "--killers"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     last = made.stdout.splitlines()[-1]

@@ -39,7 +39,7 @@ def test_count_by_counts_every_tuple_once(names: str):
     assert len(set(outputs(Distinct(*names), batches))) == len(expected)
 
 
-def test_count_by_emits_one_tuple_per_key_in_order_of_appearance_whatever_the_names_and_dictionaries():
+def test_count_by_and_distinct_emit_every_combination_once_in_order_of_appearance():
     batches = [rows("word", "b", "a", "b"), rows("word", "a", "c")]
     assert fields_of(CountBy("word")) == ("word", "n")
     assert outputs(CountBy("word"), batches) == [("b", 2), ("a", 2), ("c", 1)]
@@ -50,9 +50,6 @@ def test_count_by_emits_one_tuple_per_key_in_order_of_appearance_whatever_the_na
     assert outputs(CountBy("count_all", "k0", count="times"), [batch]) == [(1, 2, 2), (3, 2, 1)]
     batches = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a", "b"], ["c", "a"])]
     assert Counter(dict(outputs(CountBy("w"), batches))) == {"a": 2, "b": 1, "c": 1}
-
-
-def test_distinct_emits_every_combination_once():
     batches = [rows("url user n", ("u", "a", 1), ("u", "b", 2), ("u", "a", 3)), rows("url user n", ("u", "b", 4))]
     assert fields_of(Distinct("url", "user")) == ("url", "user")
     assert outputs(Distinct("url", "user"), batches) == [("u", "a"), ("u", "b")]

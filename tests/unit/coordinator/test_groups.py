@@ -20,7 +20,7 @@ def grouped() -> Bench:
     return bench
 
 
-def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_and_does_not_grow():
+def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_and_following_that_of_the_next_one():
     bench = started(5, max_group=5)
     bench.ack(1), bench.ack(2), bench.ack(4), bench.ack(3)
     assert bench.ack(1) == ["commit 2+3+4", "batch 6(always)"]
@@ -35,9 +35,6 @@ def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_and_does
     assert bench.ack(1) == ["commit 1"]
     assert bench.ack(2) + bench.ack(3) == []
     assert bench.state.committing_txids == (1,)
-
-
-def test_following_is_the_processed_prefix_of_the_next_group():
     bench = started(6, max_group=2)
     bench.value = None
     for txid in (2, 3, 5):
@@ -54,7 +51,7 @@ def test_following_is_the_processed_prefix_of_the_next_group():
     assert bench.state.following == ()
 
 
-def test_a_committed_group_or_a_prefix_of_it_followed_by_a_failure_or_a_wake():
+def test_a_group_is_committed_whole_or_by_prefixes_and_fails_within_before_or_behind_them():
     bench = grouped()
     bench.value = "more"
     bench.send(Committed(5, bench.attempts[5]))
@@ -71,9 +68,6 @@ def test_a_committed_group_or_a_prefix_of_it_followed_by_a_failure_or_a_wake():
     assert bench.send(Committed(3, bench.attempts[3])) == []
     assert [status for _, status in bench.state.active.values()] == [PROCESSED, PROCESSED]
     assert bench.wake() == ["commit 4+5"]
-
-
-def test_a_failure_within_a_group_before_its_prefix_is_committed_and_behind_it():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]

@@ -15,14 +15,10 @@ def session(**kwargs) -> tuple[Bench, list[str]]:
     bench = Bench(max_pending=2, max_group=2, **kwargs)
     bench.wake()
     bench.ack(2), bench.ack(1), bench.fail(2), bench.ack(1), bench.ack(2)
-    return bench, journal_of(bench)
+    return bench, [header(bench.config), *(record(event, commands) for event, commands in bench.log)]
 
 
-def journal_of(bench: Bench) -> list[str]:
-    return [header(bench.config), *(record(event, commands) for event, commands in bench.log)]
-
-
-def test_journals_of_one_run_of_several_of_none_and_of_a_killed_one():
+def test_journals_of_one_run_of_several_of_none_and_of_a_killed_one_and_the_first_difference():
     bench, lines = session()
     assert replay(lines) == Replayed(len(bench.log), bench.state)
     assert replay(line + "\n" for line in lines) == Replayed(len(bench.log), bench.state)
@@ -31,6 +27,17 @@ def test_journals_of_one_run_of_several_of_none_and_of_a_killed_one():
     assert replay([header(Config(3))]) == Replayed(0, initial(Config(3)))
     cut = [*lines[:-1], lines[-1][: len(lines[-1]) // 2]]
     assert replay(cut).steps == len(bench.log) - 1
+    bench, lines = session()
+    found = replay(lines, Config(max_pending=1)).difference  # another configuration
+    assert isinstance(found, Difference)
+    assert found.got == found.expected[:1]  # the first batch starts, but no plan for the second follows
+    place = next(number for number, line in enumerate(lines) if '"Commit"' in line)
+    lines[place] = record(bench.log[place - 1][0], ())
+    found = replay(lines).difference
+    assert found is not None
+    assert (found.line, found.event, found.expected) == (place + 1, bench.log[place - 1][0], ())
+    assert found.got == bench.log[place - 1][1]
+    assert f"journal line {place + 1}: after Processed" in str(found)
 
 
 def test_lines_are_readable_json_objects():
@@ -43,20 +50,6 @@ def test_lines_are_readable_json_objects():
         "version": 1,
         "config": {"max_pending": 4, "max_group": 2, "opaque": True},
     }
-
-
-def test_the_first_difference_is_named():
-    bench, lines = session()
-    found = replay(lines, Config(max_pending=1)).difference  # another configuration
-    assert isinstance(found, Difference)
-    assert found.got == found.expected[:1]  # the first batch starts, but no plan for the second follows
-    place = next(number for number, line in enumerate(lines) if '"Commit"' in line)
-    lines[place] = record(bench.log[place - 1][0], ())
-    found = replay(lines).difference
-    assert found is not None
-    assert (found.line, found.event, found.expected) == (place + 1, bench.log[place - 1][0], ())
-    assert found.got == bench.log[place - 1][1]
-    assert f"journal line {place + 1}: after Processed" in str(found)
 
 
 @pytest.mark.parametrize("kind", [*EVENTS, *COMMANDS], ids=lambda kind: kind.__name__)

@@ -76,7 +76,7 @@ def test_back_off_holds_a_failed_txid_and_later_ones_until_it_ends_itself():
     assert not bench.state.drained
 
 
-def test_what_is_not_ready_is_planned_again_at_the_next_wake():
+def test_one_plan_at_a_time_what_is_not_ready_is_asked_again_and_unrequested_answers_discarded():
     bench = started(3)
     bench.value = None
     bench.ack(1), bench.ack(1)
@@ -92,9 +92,6 @@ def test_what_is_not_ready_is_planned_again_at_the_next_wake():
     assert commands == ()
     assert step(state, Processed(1, 11)) == (state, ())
     assert step(state, Wake())[1] == (Plan(1, replay=True),)
-
-
-def test_one_plan_at_a_time_and_answers_unrequested_or_after_a_failure_or_stopping_are_discarded():
     state = asking(2)
     assert step(state, Wake()) == (state, ())
     assert not any(isinstance(one, Plan) for one in step(state, Processed(1, 11))[1])
@@ -131,7 +128,7 @@ def test_a_deactivated_coordinator_starts_nothing_and_finishes_started_txids_and
     assert step(state, Planned(2, 12))[1] == (Process(2, 12),)
 
 
-def test_stopping_discards_everything_except_the_committing_group():
+def test_stopping_discards_all_but_the_committing_group_and_draining_commits_all_that_has_started():
     bench = started(4, max_group=2)
     bench.ack(1), bench.ack(2), bench.ack(3)
     attempts = dict(bench.attempts)
@@ -160,9 +157,6 @@ def test_stopping_discards_everything_except_the_committing_group():
     bench.send(Stopping())  # with nothing active it is stopped at once
     assert bench.state.stopped
     assert bench.commands() == []
-
-
-def test_draining_commits_all_started_txids_and_can_be_shortened_but_not_revoked():
     bench = started(3)
     bench.send(Stopping(drain=True))
     assert bench.fail(1, resume=False) == []

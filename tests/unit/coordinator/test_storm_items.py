@@ -102,15 +102,12 @@ def test_item_22_commits_in_txid_order_whatever_the_order_of_processing(order):
     assert bench.state.idle
 
 
-def test_item_28_commit_of_n_forgets_metadata_below_n():
+def test_items_28_31_a_commit_forgets_metadata_below_it_and_states_are_values_that_share_nothing():
     bench = started(3)
     bench.ack(1), bench.ack(1)
     assert sorted(bench.metas) == [1, 2, 3, 4]
     bench.ack(2), bench.ack(2)
     assert (bench.forgotten, sorted(bench.metas)) == (2, [2, 3, 4, 5])
-
-
-def test_item_31_states_are_values_and_share_nothing():
     one, two = started(2), started(2)
     before = two.state
     one.ack(1), one.fail(1)

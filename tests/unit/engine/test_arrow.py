@@ -55,7 +55,7 @@ def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     assert [types_in(row) for row in back] == [types_in(row) for row in rows]
 
 
-def test_special_values_rows_without_fields_and_columns_of_one_type_survive_a_round_trip() -> None:
+def test_special_values_rows_without_fields_and_aligned_columns_survive_a_round_trip() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
     [first, second] = rows_of_batch(batch)
@@ -69,6 +69,9 @@ def test_special_values_rows_without_fields_and_columns_of_one_type_survive_a_ro
     assert kinds == "string int64 double bool binary date32[day] null".split()
     decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
     assert str(next(rows_of_batch(decimals))[0]) == "1.50"
+    data = at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
+    found = buffers(decode(data).batch)
+    assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
 
 
 @pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
@@ -77,7 +80,7 @@ def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object)
         batch_of_rows([(value,)], ("when",))
 
 
-def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
+def test_columns_of_emitted_batches_are_reordered_as_declared_and_large_ones_split() -> None:
     def refuse(error: EmitError, record: object) -> None:
         raise error
 
@@ -90,9 +93,6 @@ def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
         conform(pa.record_batch({"a": pa.array([1], pa.timestamp("us"))}), ("a",), "here", refuse)
     with pytest.raises(EmitError, match="got list"):
         conform([1], ("a",), "here", refuse)
-
-
-def test_large_batches_are_split() -> None:
     batch = batch_of_rows([("x" * 100,)] * 100, ("a",))
     pieces = list(split(batch, 1000))
     assert sum(piece.num_rows for piece in pieces) == 100
@@ -120,12 +120,6 @@ def test_rows_are_aligned_as_their_type_requires(by: int):
     assert (cargo.kind, cargo.txid, cargo.attempt_id, cargo.order, cargo.target) == (Kind.DATA, 7, 1, (2, 6, 3, 5), 4)
     assert cargo.batch == BATCH
     assert [buffer.address % 8 for buffer in buffers(cargo.batch)] == [0] * len(buffers(BATCH))
-
-
-def test_aligned_rows_are_not_copied():
-    data = at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
-    found = buffers(decode(data).batch)
-    assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
 
 
 @pytest.mark.parametrize("text", ["", "x", "ab\n ", "seven77"])

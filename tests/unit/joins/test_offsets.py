@@ -11,11 +11,7 @@ from txstorm.errors import InputError
 from txstorm.joins import first_at_or_after
 
 
-def scanned(times, start, end, wanted):
-    return next((offset for offset in range(start, end) if times[offset] >= wanted), end)
-
-
-def test_it_finds_what_a_scan_finds():
+def test_it_finds_what_a_scan_finds_and_passes_errors_of_the_source_on():
     """A4: the first offset at or after a time, with equal times, empty ranges, and times before and after all."""
     rng = seeded()
     for _ in range(300):
@@ -23,7 +19,14 @@ def test_it_finds_what_a_scan_finds():
         start = rng.randint(0, len(times))
         end = rng.randint(start, len(times))
         wanted = rng.choice([rng.randrange(-1, 22), rng.random() * 20, -math.inf, math.inf])
-        assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
+        found = next((offset for offset in range(start, end) if times[offset] >= wanted), end)
+        assert first_at_or_after(times.__getitem__, start, end, wanted) == found
+
+    def time_of(offset):
+        raise ConnectionError("broker away")
+
+    with pytest.raises(ConnectionError, match="broker away"):
+        first_at_or_after(time_of, 0, 3, 1)
 
 
 def test_a_million_offsets_take_twenty_questions_none_of_them_for_the_end_also_where_times_decrease():
@@ -57,11 +60,3 @@ def test_answers_ranges_and_wanted_times_that_are_none(message, cases):
     for answer, start, end, wanted in cases:
         with pytest.raises(InputError, match=message):
             first_at_or_after(lambda offset, answer=answer: answer, start, end, wanted)
-
-
-def test_an_error_of_the_source_is_passed_on():
-    def time_of(offset):
-        raise ConnectionError("broker away")
-
-    with pytest.raises(ConnectionError, match="broker away"):
-        first_at_or_after(time_of, 0, 3, 1)

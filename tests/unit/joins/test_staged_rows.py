@@ -66,7 +66,7 @@ def test_values_come_back_as_they_were(values):
     assert [list(map(type, row)) for row in found] == [list(map(type, row)) for row in given]
 
 
-def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has_expired():
+def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_of_which_the_first_of_an_id_stays():
     store = MemoryStore()
     store.put_many([StoreRow("a", "1", 5, {"value": "first"}), StoreRow("a", "0", 2, {})])
     group = group_with({0: typed(("a", "1", 9), ("a", "2", 9), ("b", "3", 9))}, store=store)
@@ -81,10 +81,6 @@ def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has
         assert [row.id for row in found["a"]] == ids
         assert found["c"] == []
     assert found["a"][0].value == {"value": "first"}
-
-
-def test_the_first_staged_row_of_an_id_stays_wherever_a_later_one_is():
-    """A13: the row of a repeated id is not seen, as it will not be put; ids of other types, and of other keys, are."""
     first = [("a", 1, "first"), ("a", True, "bool"), ("b", 1, "b")]
     group = group_with({0: first}, {0: [("a", 1, "again"), ("a", 2, "other"), (1, 1, "int"), (True, 1, "true")]})
     handle = LookUpGroup(StoreUse("match", MemoryStore()), group).handle("match", 0, 2)

@@ -59,7 +59,7 @@ def test_rows_line_and_table_show_the_last_committed_and_first_active_transactio
     assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
 
 
-def test_blocked_and_the_last_failure_are_shown_everywhere():
+def test_blocked_the_last_failure_long_work_and_what_holds_a_join_back_are_shown_everywhere():
     one = moment(blocked="changes/counts: [gone]", last_failure="21: b[0] raised <X>\nTraceback of it")
     for text in (line(one), drawn(one)):
         assert "BLOCKED(changes/counts: [gone])" in text
@@ -71,9 +71,6 @@ def test_blocked_and_the_last_failure_are_shown_everywhere():
     long = moment(last_failure="21:7, 3 times: " + "why " * 100)  # one line, however narrow
     assert [text.rstrip()[-1] for text in drawn(long).splitlines() if "why" in text] == ["…"]
     assert len(line(long)) - len(line(moment())) < FAILURE_LENGTH + 20
-
-
-def test_work_that_takes_long_and_what_holds_a_join_back_are_shown_everywhere():
     job = WorkProgress(23, 25, "processing", 1234.5, 3, 8, 1_000_000, "split[1]", 65_000)
     one = moment(working=(WorkProgress(21, 21, "committing", 2.0), job))
     expected = (

@@ -16,7 +16,7 @@ def progress(txid: int, tuples: int = 5) -> TransactionProgress:
     return TransactionProgress(txid, txid + 100, stamp, "lines", counts, 2, 1, 12.3456, {"finish": 1.23456}, ("seen",))
 
 
-def test_input_rows_are_the_tuples_of_the_spout_and_all_transactions_are_counted() -> None:
+def test_a_snapshot_shows_what_the_coordinator_sees_and_input_rows_are_the_tuples_of_the_spout() -> None:
     one = progress(3)
     assert one.numInputRows == 5
     assert one.durationMs == {"process": 12.346, "finish": 1.235}
@@ -31,9 +31,6 @@ def test_input_rows_are_the_tuples_of_the_spout_and_all_transactions_are_counted
     assert [one.txid for one in monitor.recent()] == list(range(11, RECENT + 11))
     assert monitor.snapshot().txids == RECENT + 10
     assert monitor.snapshot().tuples == 15 * (RECENT + 10)
-
-
-def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     monitor = Monitor()
     assert monitor.snapshot().in_flight == ()
     state = initial(Config(2))

@@ -68,15 +68,12 @@ def test_other_groupings(kind):
     assert both == [reason.format("each")]
 
 
-def test_external_effects_prevent_a_commit_job():
+def test_external_effects_prevent_a_commit_job_and_other_committers_only_upstream():
     assert spread((COUNTS,), external=True) == ["it has effects of its own (external)"]
     writer = SimpleNamespace(**dict.fromkeys(OUTLET_METHODS, print))
     stores = (MapState("own", MemoryBackend()), Outlet("out", {"word": str}, writer))
     elsewhere = "is reached through a connection of the driver"
     assert spread((COUNTS, *stores)) == [f"map own {elsewhere}", f"outlet out {elsewhere}"]
-
-
-def test_other_committers_prevent_a_commit_job_only_upstream():
     plan = compile_plan(source_diagram())
     assert commit_job_tables(plan) == {}
     assert obstacles(plan, "D") == ["it has no keyed state", "its input from C is produced in the commit phase"]

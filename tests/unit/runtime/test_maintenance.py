@@ -108,7 +108,7 @@ class Bench:
             thread.join()
 
 
-def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
+def test_upkeep_works_on_its_own_thread_finishes_in_a_turn_and_ending_waits_for_one_file_only():
     first, second = Work(), Work()
     bench = Bench(first, second)
     bench.turn()
@@ -118,6 +118,15 @@ def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
     bench = Bench(None)  # no work is not a failure
     bench.turn()
     assert bench.failures == []
+    work = Work(steps=1000)
+    work.go.clear()
+    bench = Bench(work)
+    bench.upkeep.look(idle=False)
+    bench.inbox.pop(0)()
+    work.begun.wait()
+    work.go.set()
+    bench.upkeep.end()
+    assert bench.schedule.done == []
 
 
 @pytest.mark.parametrize("begin", [lambda bench: bench.upkeep.committed(), lambda bench: bench.wait(upkeep.PAUSE)])
@@ -232,18 +241,6 @@ def test_fencing_and_internal_errors_end_the_run(error):
     bench.upkeep.committed()
     bench.turn(1)
     assert [str(failure) for failure in bench.failures] == ["x"]
-
-
-def test_ending_waits_only_for_the_current_file():
-    work = Work(steps=1000)
-    work.go.clear()
-    bench = Bench(work)
-    bench.upkeep.look(idle=False)
-    bench.inbox.pop(0)()
-    work.begun.wait()
-    work.go.set()
-    bench.upkeep.end()
-    assert bench.schedule.done == []
 
 
 def kinds(table):

@@ -33,7 +33,7 @@ class Reported(PlainSpout):
         return self.reported(metadata)
 
 
-def test_facts_survive_their_storage_and_defaults_are_not_stored():
+def test_facts_also_of_a_users_coordinator_survive_their_storage_and_defaults_are_not_stored():
     assert with_facts({"meta": 1}, PlanFacts(sources={"spout": SourceFacts()})) == {"meta": 1}
     found = facts_of({"meta": 1}, ["spout"], ATTEMPT)
     assert found == PlanFacts("data", {"spout": SourceFacts()}, {}, epoch=3)
@@ -49,6 +49,9 @@ def test_facts_survive_their_storage_and_defaults_are_not_stored():
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
     assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
+    made = planner_of(Reported(lambda txid: SourceFacts((str(txid),), caught_up=txid > 1)))
+    assert made.facts(made.plan(1, None)) == {"spout": SourceFacts(("1",))}
+    assert made.facts(made.plan(2, None)) == {"spout": SourceFacts(("2",), caught_up=True)}
 
 
 @pytest.mark.parametrize(
@@ -66,12 +69,6 @@ def test_facts_survive_their_storage_and_defaults_are_not_stored():
 def test_damaged_facts_are_refused_with_their_entry(facts):
     with pytest.raises(LedgerCorrupt, match=r"ledger entry .*4: expected document"):
         checked(paths.meta_path(4), {"document": {"meta": 1, "facts": facts}, "stamp": 1})
-
-
-def test_facts_of_a_coordinator_of_the_user():
-    made = planner_of(Reported(lambda txid: SourceFacts((str(txid),), caught_up=txid > 1)))
-    assert made.facts(made.plan(1, None)) == {"spout": SourceFacts(("1",))}
-    assert made.facts(made.plan(2, None)) == {"spout": SourceFacts(("2",), caught_up=True)}
 
 
 @pytest.mark.parametrize("answer", [None, ("0",), SourceFacts((0,)), SourceFacts("0")])  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def planning(**sources: Any) -> Any:
     return planner(CompositeSpout(sources), TaskContext("t", "all", 0, 1))
 
 
-def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
+def test_a_source_keeps_its_metadata_while_not_ready_or_removed_and_if_another_one_raises() -> None:
     left, right = Scripted(1, None, None, 2), Scripted(10, 20, None, 30)
     made = planning(left=left, right=right)
     first = made.plan(1, None)
@@ -80,9 +80,6 @@ def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
     assert made.plan(3, second) == {"sources": {"left": {"meta": 2}, "right": {"meta": 30}}}
     assert left.asked == [(1, None), (2, 1), (3, 1), (3, 1)]
     assert made.payload(second) == {"right": None}
-
-
-def test_a_source_is_not_replanned_because_another_one_raised() -> None:
     left, right = Scripted(1, 2, 3), Scripted(FailedException("later"), 10, FailedException("later"), 20)
     made = planning(left=left, right=right)
     with pytest.raises(FailedException):
@@ -94,9 +91,6 @@ def test_a_source_is_not_replanned_because_another_one_raised() -> None:
         made.plan(2, first)
     # Txid 1 is now a different batch, so the plan of txid 2 that was based on the old one is void.
     assert made.plan(2, {"sources": {"left": {"meta": 7}, "right": {"meta": 10}}})["sources"]["left"] == {"meta": 3}
-
-
-def test_the_position_of_a_removed_source_is_kept() -> None:
     first = planning(left=Scripted(1), right=Scripted(10)).plan(1, None)
     second = planning(left=Scripted(2)).plan(2, first)
     assert second == {"sources": {"right": {"meta": 10, "skipped": True}, "left": {"meta": 2}}}

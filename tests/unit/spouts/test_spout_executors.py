@@ -287,7 +287,7 @@ class _PlainEmitter(Emitter):
         self.cleaned.append(txid)
 
 
-def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
+def test_a_plain_spout_chains_metadata_ships_the_payload_and_may_be_not_ready_in_either_way():
     bench = Bench(Plain(), tasks=2)
     assert bench.plan(1) == {"meta": {"from": 10}}
     assert bench.rows(1) == [(("shipped", 10, 10, 0),), (("shipped", 10, 10, 1),)]
@@ -295,9 +295,6 @@ def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
     assert bench.planner._coordinator.seen == [(1, None), (2, {"from": 10})]
     assert not bench.planner.opaque
     assert not bench.planner.task_planned
-
-
-def test_a_plain_spout_can_be_not_ready_in_either_way():
     bench = Bench(spout := Plain())
     spout.ready = False
     assert bench.plan(1) is NOT_READY
@@ -306,7 +303,7 @@ def test_a_plain_spout_can_be_not_ready_in_either_way():
     assert bench.plan(2) is NOT_READY
 
 
-def test_cleanup_and_check_are_forwarded():
+def test_cleanup_and_check_are_forwarded_and_metadata_comes_back_as_it_is_stored():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
@@ -316,9 +313,6 @@ def test_cleanup_and_check_are_forwarded():
     spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
     check_spout(spout)
     assert asked == [1]
-
-
-def test_metadata_comes_back_the_same_on_first_emission_and_replay():
     assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 

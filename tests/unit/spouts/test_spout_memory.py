@@ -15,13 +15,10 @@ STARTER = {
 }
 
 
-def test_take_is_per_partition_then_transactions_are_empty():  # sizes of storm.md 78
+def test_takes_are_per_partition_and_metadata_their_index_and_amount_from_which_a_restart_goes_on():
     """The row limit applies per partition; an exhausted source yields empty transactions (T33)."""
     bench = Bench(MemoryTransactionalSpout(STARTER, ["word"], 3), tasks=3)
     assert [len(bench.rows(txid)) for txid in range(1, 7)] == [9, 7, 3, 0, 0, 0]
-
-
-def test_metadata_is_index_and_amount_of_every_partition_and_a_restart_continues_from_it():
     bench, again = (Bench(MemoryTransactionalSpout(STARTER, "word", 3), tasks=2) for _ in range(2))
     # Partitions are assigned to tasks by modulo.
     bench.plan(1)

@@ -174,10 +174,6 @@ def test_values_read_are_copies(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-def ats(handle, *keys):
-    return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
-
-
 @pytest.mark.parametrize(("places", "bound"), [((4, 2), 2), ((4, 4), 4), ((4, None), 0), ((None, None), 0)])
 def test_the_lowest_place_that_the_tasks_give_is_the_bound_if_all_give_one(places, bound):
     made = Bench(EVENTS)
@@ -205,7 +201,8 @@ def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
         {"user": "a", "at": 45, "_op": "e", **nothing},
         {"user": None, "at": 48, "_op": "e", **nothing},
     ]
-    assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
+    scanned = made.open(3).scan_many(("a", None)).items()
+    assert {key: [at for at, *_ in rows] for key, rows in scanned} == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def batch(rows):
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)], names=names)
 
 
-def test_every_aggregate_also_of_own_writes():
+def test_every_aggregate_also_of_own_writes_is_the_same_for_a_batch_and_row_by_row():
     bench = Bench(STATE)
     first = batch([("b", 1, 5, 0.5, "x", "1"), ("a", None, 1, 2.0, "z", "2"), ("b", 1, 6, -1.0, "y", None)])
     new = bench.commit(1, lambda h: h.merge(first, HOW))
@@ -54,9 +54,6 @@ def test_every_aggregate_also_of_own_writes():
 
     assert bench.commit(1, work) == {"a": 16, "b": 6}
     assert bench.commit(2, lambda h: h.merge(rows.select(["k"]), {"n": "count"})) == {"a": 18, "b": 7}
-
-
-def test_folding_a_batch_equals_updating_row_by_row():
     draw = seeded()
     by_column, by_row = Bench(STATE), Bench(STATE)
     for txid in range(1, 6):

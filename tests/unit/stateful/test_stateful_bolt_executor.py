@@ -55,7 +55,7 @@ def test_calls_come_in_storms_order_and_spelling_once_the_state_is_there():
     assert run.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
 
 
-def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
+def test_a_message_is_acted_on_once_all_inputs_sent_it_and_old_and_second_ones_are_ignored():
     run = executor(inputs=3)
     assert [run.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
     assert [run.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]
@@ -64,19 +64,6 @@ def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
     # Messages of a checkpoint that is rolled back do not count for its next attempt.
     assert [run.prepare(1, 0), *(run.rollback(1, i) for i in (0, 1, 2))] == ["waiting"] * 3 + ["acked"]
     assert [run.prepare(1, i) for i in (1, 2, 0)] == ["waiting", "waiting", "acked"]
-
-
-def test_before_the_state_prepare_fails_and_recovery_does_not():
-    state = MemoryStateProvider().new_state("bolt-0")
-    state.put("cat", 5)
-    state.prepare_commit(3)
-    run = executor(state=state)
-    assert [run.prepare(4), run.commit(3), run.rollback(4), run.init_state(3)] == ["failed", *["acked"] * 3]
-    assert called(run) == "prepare, pre_commit 3, state.commit 3, pre_rollback, state.rollback, init_state"
-    assert list(state) == [("cat", 5)]
-
-
-def test_old_and_second_messages_are_acknowledged_and_ignored():
     run = executor()
     for call in (run.init_state, run.prepare, run.rollback):
         assert call(7) == "acked"
@@ -92,6 +79,16 @@ def test_old_and_second_messages_are_acknowledged_and_ignored():
     for call in (run.init_state, run.prepare, run.commit, run.commit):
         assert call(0) == "acked"
     assert run.calls.count(("state.commit", 0)) == run.calls.count(("pre_commit", 0)) == 1
+
+
+def test_before_the_state_prepare_fails_and_recovery_does_not():
+    state = MemoryStateProvider().new_state("bolt-0")
+    state.put("cat", 5)
+    state.prepare_commit(3)
+    run = executor(state=state)
+    assert [run.prepare(4), run.commit(3), run.rollback(4), run.init_state(3)] == ["failed", *["acked"] * 3]
+    assert called(run) == "prepare, pre_commit 3, state.commit 3, pre_rollback, state.rollback, init_state"
+    assert list(state) == [("cat", 5)]
 
 
 class Broken(WordCount):

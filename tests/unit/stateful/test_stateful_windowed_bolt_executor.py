@@ -17,7 +17,7 @@ def executor(bolt=None, fields=("value", "id"), saved=None, state=None):
     return made
 
 
-def test_windows_of_the_example_of_storm_are_not_evaluated_again():
+def test_windows_of_storms_example_and_of_event_time_are_not_evaluated_again():
     """Rows W40, W41, W42."""
     run = executor()
     for n in range(1, 13):
@@ -36,6 +36,22 @@ def test_windows_of_the_example_of_storm_are_not_evaluated_again():
     assert again.evaluated == [[5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
     assert again.emitted() == [(45,), (78,)]
     assert again.saved == {(0, "default"): (7, 12)}
+    bolt = lambda: RunningSum().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts")  # noqa: E731
+    run = executor(bolt(), ("value", "id", "ts"))
+    times = [3_000, 5_000, 18_000, 26_000, 36_000, 51_000]
+    for id, ts in enumerate(times, 1):
+        run.execute(1, id, ts)
+    assert run.evaluated == [[1, 2], [1, 2, 3], [3, 4], [4, 5], [5]]
+    assert run.saved == {(0, "default"): (4, 5)}
+    again = executor(bolt(), ("value", "id", "ts"), saved=dict(run.saved), state=run.state)
+    for id, ts in enumerate(times[:5], 1):
+        again.execute(1, id, ts)
+    assert again.discarded == [(0, "default", id) for id in (1, 2, 3, 4)]
+    assert again.evaluated == []
+    again.execute(1, 6, 51_000)  # ends that have fired do not fire again
+    assert again.evaluated == []
+    again.execute(1, 7, 72_000)
+    assert again.evaluated == [[6], [6]]
 
 
 def test_tuples_wait_for_every_saved_source_and_saved_ids_never_decrease():
@@ -57,25 +73,6 @@ def test_tuples_wait_for_every_saved_source_and_saved_ids_never_decrease():
     run = executor(saved={(0, "default"): None})
     run.execute(1, 1)
     assert run.saved == {(0, "default"): (None, None)}
-
-
-def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
-    bolt = lambda: RunningSum().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts")  # noqa: E731
-    run = executor(bolt(), ("value", "id", "ts"))
-    times = [3_000, 5_000, 18_000, 26_000, 36_000, 51_000]
-    for id, ts in enumerate(times, 1):
-        run.execute(1, id, ts)
-    assert run.evaluated == [[1, 2], [1, 2, 3], [3, 4], [4, 5], [5]]
-    assert run.saved == {(0, "default"): (4, 5)}
-    again = executor(bolt(), ("value", "id", "ts"), saved=dict(run.saved), state=run.state)
-    for id, ts in enumerate(times[:5], 1):
-        again.execute(1, id, ts)
-    assert again.discarded == [(0, "default", id) for id in (1, 2, 3, 4)]
-    assert again.evaluated == []
-    again.execute(1, 6, 51_000)  # ends that have fired do not fire again
-    assert again.evaluated == []
-    again.execute(1, 7, 72_000)
-    assert again.evaluated == [[6], [6]]
 
 
 @pytest.mark.parametrize("only_ids", [True, False])

@@ -30,7 +30,7 @@ def inputs_of(declare):
     return made.build_topology().component("b").inputs
 
 
-def test_the_topology_of_the_design_document_is_built():
+def test_the_topology_of_the_design_is_built_by_marker_or_set_committer_bolt_and_sorted():
     """The word-count topology of the design document has the expected components (T18, T20)."""
     topology = word_count()
     found = [(one.id, one.kind, one.parallelism) for one in topology.components]
@@ -38,10 +38,6 @@ def test_the_topology_of_the_design_document_is_built():
     assert topology.spout.id == "lines"
     assert str(topology.component("counts").inputs[0].grouping) == "fields word"
     assert topology.component("partial").streams["errors"].fields == ("why",)
-
-
-def test_marker_and_set_committer_bolt_are_equivalent_and_components_sorted_topologically():
-    """A bolt becomes a committer by the `Committer` marker or by `set_committer_bolt` (T24)."""
     made = builder()
     made.set_bolt("marked", Keep()).global_grouping("lines")
     made.set_committer_bolt("added", Plain()).global_grouping("lines")

@@ -104,7 +104,7 @@ def test_other_settings_that_are_rejected(given, message):
         Settings.parse(given)
 
 
-def test_retry_policy_exposes_its_number_of_retries_and_updated_keeps_settings_that_are_not_given():
+def test_settings_are_described_comparable_and_picklable_and_updated_keeps_those_not_given():
     assert Settings.parse({"on_error": "retry(12)"}).error_retries == 12
     both = Settings.parse({"on_error": "retry(12), dead_letter"})
     assert (both.error_retries, both.dead_letters) == (12, True)
@@ -113,9 +113,6 @@ def test_retry_policy_exposes_its_number_of_retries_and_updated_keeps_settings_t
     assert (settings.max_jobs, settings.max_retries, settings.max_spout_pending) == (5, 2, 3)
     with pytest.raises(SettingError, match="max_job"):
         settings.updated({"max_job": 1})
-
-
-def test_settings_are_described_for_the_command_line_comparable_and_picklable():
     listed = {one.name: one for one in Settings.listed()}
     assert set(listed) == set(Settings.model_fields)
     assert all(one.description for one in listed.values())

@@ -75,15 +75,12 @@ def test_single_values_of_every_type(name):
     assert found == {"a": (low, high, values[0], values[-1])}
 
 
-def test_ties_of_times_and_values():
+def test_ties_and_nulls_are_decided_and_sums_and_means_exact():
     rows = [("a", value, 5) for value in (1, 2, 3, 4)]
     assert aggregated(rows, first=("v", "first"), last=("v", "last")) == {"a": (1, 4)}
     rows = [("a", 7, 9), ("a", 7, 2), ("b", None, 3), ("a", 7, 2), ("a", 1, 1)]
     bolt = aggregated(rows, top=({"ts": int}, "argmax", "v"), other=({"ts": int}, "argmax", {"v": int}))
     assert bolt == {"a": (2, 2), "b": (None, None)}
-
-
-def test_sums_and_means_are_exact_and_nulls_left_out():
     rows = [("a", Decimal("0.1"), 1), ("a", Decimal("0.2"), 2), ("a", None, 3), ("b", None, 3)]
     found = aggregated(rows, total=({"v": Decimal}, "sum"), mean=({"v": Decimal}, "mean"), n="count")
     assert found == {"a": (Decimal("0.3"), pytest.approx(0.15), 3), "b": (None, None, 1)}
@@ -120,13 +117,21 @@ def test_sums_and_means_are_exact_while_their_window_is_open(name, form):
         assert [(a, n, m) for _, _, _, a, n, m in driver.emitted("w")] == [(expected, len(values), most)] * 2
 
 
-def test_a_late_tuple_whose_value_is_no_float_is_one_late_tuple():
+def test_late_tuples_are_counted_and_emitted_once_with_all_their_fields_whatever_their_values():
     bolt = WindowAggregate("k", table="r", ttl=WEEK, a=({"v": int}, "mean"))
     bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10)).with_late_tuple_stream("late")
     with driver_of(bolt, ("k", "v", "ts")) as driver:
         for rows in ([("a", 1, 55)], [("a", (1 << 60) + 1, 1), ("a", (1 << 60) + 1, 56)]):
             driver.commit(driver.feed({"s1": rows}))
         assert [one[1] for one in driver.emitted("w", stream="late")] == [(1 << 60) + 1]
+    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("$late")  # Storm's name
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
+        driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
+        assert driver.emitted("w", stream="$late") == [("a", "y", 20), ("b", "v", 3)]
+        assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
+        driver.commit(driver.end_of_input())
+        assert numbers(driver) == [2]
 
 
 @pytest.mark.parametrize("form", ["sliding", "sessions"])
@@ -273,17 +278,6 @@ def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
         ]
 
 
-def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
-    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("$late")  # Storm's name
-    with driver_of(bolt, ("k", "v", "ts")) as driver:
-        driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
-        driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
-        assert driver.emitted("w", stream="$late") == [("a", "y", 20), ("b", "v", 3)]
-        assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
-        driver.commit(driver.end_of_input())
-        assert numbers(driver) == [2]
-
-
 def ranked(counted, tasks, top, top_tasks):
     """Return a driver of a topology that counts the tuples of each key and ranks the counts."""
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
@@ -292,12 +286,17 @@ def ranked(counted, tasks, top, top_tasks):
     return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH))
 
 
-def test_equal_ranks_are_all_among_the_top():
+def test_equal_ranks_are_all_among_the_top_and_changed_results_are_ranked_again():
     with ranked(counts(), 1, 2, 1) as driver:
         driver.commit(driver.feed({"s1": [(key, 5) for key in "aabbcde"] + [("e", 15)]}))
         driver.commit(driver.end_of_input())
         found = [(key, n, rank) for key, _, _, n, rank in driver.emitted("top")]
         assert found == [("a", 2, 1), ("b", 2, 1), ("e", 1, 1)]
+    with ranked(counts(retractions=True).with_allowed_lateness(Duration(100)), 2, 1, 3) as driver:
+        driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
+        driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", 2)] == [("b", 3, 1)]
 
 
 @pytest.mark.parametrize("sessions", [False, True])
@@ -376,11 +375,3 @@ def test_a_pane_of_a_transaction_that_is_replayed_counts_once(phase):
         driver.commit(txid)
         driver.commit(driver.end_of_input())
         assert numbers(driver) == [2]
-
-
-def test_changed_results_are_ranked_again_by_the_task_that_has_them_all():
-    with ranked(counts(retractions=True).with_allowed_lateness(Duration(100)), 2, 1, 3) as driver:
-        driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
-        driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
-        assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]
-        assert [(row[0], *row[3:]) for row in driver.emitted("top", 2)] == [("b", 3, 1)]

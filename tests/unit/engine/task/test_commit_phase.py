@@ -67,7 +67,7 @@ def graph() -> Topology:
     return builder.build_topology()
 
 
-def test_components_finish_in_topological_order_with_active_handles() -> None:
+def test_components_finish_in_topological_order_with_active_handles_and_may_execute_before() -> None:
     run = commit(graph(), [1, 2, 3, 4])
     finished = [one[0] for one in samples.called if one[0] in ("keep", "collect", "end")]
     assert finished == ["keep", "keep", "collect", "collect", "end"]
@@ -75,6 +75,12 @@ def test_components_finish_in_topological_order_with_active_handles() -> None:
     commit(graph(), [1])
     asked = [one for one in samples.called if one[0] == "state" and one[1] == "end"]
     assert [active for *_, active in asked] == [False, True]
+    run = prepared(graph(), [1, 2, 3, 4])
+    run.execute()
+    run.execute()
+    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
+    run.run()
+    check_counts(run)
 
 
 def check_counts(run: CommitRun) -> None:
@@ -105,12 +111,3 @@ class Reads(Gathering):
 def test_input_bytes_of_a_commit_phase() -> None:
     [outcome] = processed(graph(), pack(list(range(1000))))
     assert 8000 * 2 <= input_bytes(outcome.cargo) < 50_000
-
-
-def test_execute_may_be_called_early_and_delivers_tuples_once() -> None:
-    run = prepared(graph(), [1, 2, 3, 4])
-    run.execute()
-    run.execute()
-    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
-    run.run()
-    check_counts(run)

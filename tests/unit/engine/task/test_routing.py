@@ -71,11 +71,15 @@ def test_routing_is_a_function_of_txid_task_and_rows(kind: str) -> None:
     assert routed(made, ROWS, txid=7, task=2) == routed(made, ROWS, txid=7, task=2)
 
 
-def test_all_and_global_and_local() -> None:
+def test_all_global_local_and_custom_groupings_choose_any_number_of_existing_tasks() -> None:
     assert routed(edge("all", 3), ROWS) == dict.fromkeys(range(3), ROWS)
     assert routed(edge("global", 3), ROWS) == {0: ROWS}
     assert routed(edge("local_or_shuffle", 3, local=True), ROWS, task=2) == {2: ROWS}
     assert routed(edge("fields", 1, fields=("a",)), ROWS) == {0: ROWS}
+    found = routed(edge("custom", 4, custom=ByLength()), [("aaa", 1), ("a", 2)], task=3)
+    assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
+    with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
+        routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])
 
 
 def test_a_key_reaches_one_task_or_two_by_partial_keys_regardless_of_arrow_types() -> None:
@@ -114,13 +118,6 @@ class ByLength:
 
     def choose_tasks(self, source_task: int, values: Any) -> list[int]:
         return [len(values[0]) - 1, source_task]
-
-
-def test_custom_grouping_chooses_any_number_of_existing_tasks() -> None:
-    found = routed(edge("custom", 4, custom=ByLength()), [("aaa", 1), ("a", 2)], task=3)
-    assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
-    with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
-        routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])
 
 
 @pytest.mark.parametrize("target", [4, -1, "1", None, 1.0])

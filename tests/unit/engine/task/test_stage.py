@@ -46,7 +46,7 @@ def cargo_of(made: Program, given: Pack) -> list[Cargo]:
     return arrived[0]
 
 
-def test_a_pack_yields_one_outcome_per_txid() -> None:
+def test_a_pack_yields_one_outcome_per_txid_of_one_emitter_per_task_that_is_closed() -> None:
     outcomes = processed(chain(), pack([1, 2, 3, 4], [], [7]))
     assert [outcome.attempt.txid for outcome in outcomes] == [1, 2, 3]
     assert [outcome.error for outcome in outcomes] == [None] * 3
@@ -57,9 +57,7 @@ def test_a_pack_yields_one_outcome_per_txid() -> None:
     assert set(outcomes[0].busy) == {0, 1}
     # Every task of a batch bolt finishes every batch, even an empty one.
     assert len([one for one in samples.called if one[0] == "collect"]) == 9
-
-
-def test_the_one_emitter_per_task_and_pack_is_notified_of_commits_and_closed() -> None:
+    samples.called.clear()
     processed(chain(), pack([1], [2], [3], first=8, committed=7))
     of_spout = [one for one in samples.called if one[0] in ("emitter", "cleanup", "closed")]
     expected = [(what, task) for what in ("closed", "emitter") for task in (0, 1)]
@@ -82,7 +80,7 @@ def test_a_failure_ends_the_pack_at_its_txid(number: int, kind: str, name: str) 
     assert {one[1] for one in samples.called if one[0] in ("b", "collect")} == {1, 2}
 
 
-def test_the_failure_in_the_earliest_stage_ends_the_pack_and_reported_errors_do_not() -> None:
+def test_the_earliest_failing_stage_ends_the_pack_reported_errors_do_not_and_missing_reports_are_errors() -> None:
     builder = samples.TransactionalTopologyBuilder("late", "numbers", samples.Rows(), 2)
     builder.set_bolt("collect", samples.Collect(), 2).shuffle_grouping("numbers")
     builder.set_bolt("b", samples.Step(), 3).fields_grouping("collect", ["n"])
@@ -100,9 +98,6 @@ def test_the_failure_in_the_earliest_stage_ends_the_pack_and_reported_errors_do_
     assert outcome.error is None
     first, second = sorted(outcome.reported)
     assert (first, re.sub(r"\d", "N", second)) == ("a[1]: ValueError('seen')", "b[N]: ValueError('seen')")
-
-
-def test_item_36_a_missing_report_is_an_error_and_cargo_of_another_attempt_is_ignored() -> None:
     made, given = program(chain()), pack([1, 2], [3])
     cargo = cargo_of(made, given)
     reports = [one for one in cargo if one.kind is Kind.RESULT and one.txid == 2]
@@ -179,7 +174,7 @@ class Told(BatchBolt):
         assert tuple.source_component == "numbers"
 
 
-def test_context_of_a_task_and_repeatable_random_numbers() -> None:
+def test_the_processing_phase_has_a_context_repeatable_random_numbers_and_no_state() -> None:
     """The context has task, parallelism and transaction time, and random numbers are the same in a replay (T4)."""
     builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
     builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)
@@ -195,6 +190,12 @@ def test_context_of_a_task_and_repeatable_random_numbers() -> None:
     assert [one[5] for one in seen[0]] == [one[5] for one in seen[1]]
     assert len({one[5] for one in seen[0]}) == 4
     assert program(topology).components["told"].settings["mine"] == 5
+    builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
+    builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
+    [outcome] = processed(builder.build_topology(), pack([1]))
+    assert outcome.error is not None
+    assert outcome.error.type == "StateError"
+    assert "only committers have tables" in outcome.error.message
 
 
 class Asks(BatchBolt):
@@ -203,12 +204,3 @@ class Asks(BatchBolt):
 
     def execute(self, tuple):
         pass
-
-
-def test_state_is_unavailable_in_the_processing_phase() -> None:
-    builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
-    builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
-    [outcome] = processed(builder.build_topology(), pack([1]))
-    assert outcome.error is not None
-    assert outcome.error.type == "StateError"
-    assert "only committers have tables" in outcome.error.message

@@ -14,7 +14,7 @@ def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: A
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
-def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_limit_admission() -> None:
+def test_window_bytes_in_flight_unpublished_groups_min_interval_and_until_txid_limit_admission() -> None:
     gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
@@ -31,9 +31,6 @@ def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_lim
     gate.blocked = False
     assert opens(gate)
     assert not gate.closed
-
-
-def test_min_interval_admits_one_transaction_at_a_time_and_until_txid_none_after_it() -> None:
     clock = Clock()
     gate = Admission(Source(9), monotonic=clock, min_interval=10)
     assert opens(gate)
@@ -58,7 +55,7 @@ def bounded(source: Source, **options: Any) -> Admission:
     return gate
 
 
-def test_available_now_ends_at_the_data_present_at_the_start_at_until_txid_or_at_an_empty_batch() -> None:
+def test_available_now_ends_at_present_data_until_txid_or_an_empty_batch_and_data_only_stays_open() -> None:
     source = Source(2)
     gate = bounded(source)
     source.held = 5
@@ -80,9 +77,6 @@ def test_available_now_ends_at_the_data_present_at_the_start_at_until_txid_or_at
     gate.saw(0)
     assert not opens(gate)
     assert gate.closed
-
-
-def test_data_only_waits_for_data_and_stays_open() -> None:
     source = Source(1)
     gate = Admission(source, monotonic=Clock())
     assert opens(gate, 2, taken=1)

@@ -36,7 +36,7 @@ def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
     return planner, first
 
 
-def test_consecutive_ranges_reach_the_end_of_the_log_and_every_topic_has_a_separate_budget():
+def test_consecutive_ranges_reach_the_end_of_the_log_with_few_requests_and_a_budget_per_topic():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
     assert ranges_of(first) == {("t", 0): (5, 85), ("t", 1): (0, 20)}
@@ -45,9 +45,6 @@ def test_consecutive_ranges_reach_the_end_of_the_log_and_every_topic_has_a_separ
     assert planner.initialize_transaction(3, second) is NOT_READY
     _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
     assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
-
-
-def test_a_backlog_needs_no_requests_and_the_end_of_the_log_one_to_each_leader():
     brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
     planner, first = started(brokers)
     brokers.requests.clear()
@@ -62,7 +59,7 @@ def test_a_backlog_needs_no_requests_and_the_end_of_the_log_one_to_each_leader()
     assert ranges_of(second) == {("t", 1): (10, 15)}
 
 
-def test_new_partitions_and_matching_topics_are_read_from_their_beginning():
+def test_new_partitions_and_topics_are_read_from_their_beginning_and_a_recreated_one_is_another():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner, first = started(brokers, clock=clock, start="latest")
     assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
@@ -77,6 +74,21 @@ def test_new_partitions_and_matching_topics_are_read_from_their_beginning():
     assert planner.initialize_transaction(1, None) is NOT_READY
     brokers.bounds["web-1"], brokers.ids["web-1"] = {0: [0, 5]}, "new"
     assert ranges_of(planner.initialize_transaction(1, None)) == {("web-1", 0): (0, 5)}
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
+    brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
+    # The topic ends before the stored position, which triggers an immediate check.
+    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
+        transactional.initialize_transaction(2, first)
+    second = opaque.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (0, 3)}
+    assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    planner, first = started(brokers, clock=clock)
+    del brokers.bounds["t"]
+    clock.now += 11
+    with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
+        planner.initialize_transaction(2, first)
 
 
 def test_the_first_transaction_pins_the_start_position_within_the_log():
@@ -109,24 +121,6 @@ def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_o
     assert any("lost: t/0" in notice for notice in planner.notices())
 
 
-def test_a_recreated_topic_is_a_different_topic_and_a_deleted_one_is_missed():
-    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
-    brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
-    # The topic ends before the stored position, which triggers an immediate check.
-    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
-        transactional.initialize_transaction(2, first)
-    second = opaque.initialize_transaction(2, first)
-    assert ranges_of(second) == {("t", 0): (0, 3)}
-    assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
-    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    planner, first = started(brokers, clock=clock)
-    del brokers.bounds["t"]
-    clock.now += 11
-    with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
-        planner.initialize_transaction(2, first)
-
-
 @pytest.mark.parametrize("opaque", [False, True])
 def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
@@ -145,7 +139,7 @@ def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     assert [word in notice for word, notice in zip(("away: t/1", "back: t/1"), notices, strict=True)] == [True, True]
 
 
-def test_a_silent_leader_delays_only_the_first_request():
+def test_a_silent_leader_delays_the_first_request_and_unreachable_brokers_are_reported_once():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     brokers.silent = {1}
     offsets, topics = Offsets(brokers, 0.01), brokers.topics(["t"], 1)
@@ -154,6 +148,15 @@ def test_a_silent_leader_delays_only_the_first_request():
     brokers.requests.clear()
     assert offsets.ask(topics, wanted) == {("t", 0): 10}
     assert brokers.requests == ["offsets"]
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    brokers.unreachable = True
+    planner = coordinator(brokers, clock=clock)
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    assert planner.initialize_transaction(1, None) is NOT_READY
+    brokers.unreachable = False
+    assert ranges_of(planner.initialize_transaction(1, None)) == {("t", 0): (0, 10)}
+    said = [notice.rpartition(": ")[2] for notice in planner.notices()]
+    assert said == ["nobody is there", "the brokers answer again"]
 
 
 def test_a_failed_txid_is_replanned_from_the_current_log_even_if_no_records_are_left():
@@ -171,18 +174,6 @@ def test_a_failed_txid_is_replanned_from_the_current_log_even_if_no_records_are_
     brokers.bounds["t"][0] = [150, 200]
     first, second = plans(planner, 9)
     assert (ranges_of(first), ranges_of(second)) == ({("t", 0): (150, 200)}, {})
-
-
-def test_unreachable_brokers_are_awaited_and_reported_once():
-    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    brokers.unreachable = True
-    planner = coordinator(brokers, clock=clock)
-    assert planner.initialize_transaction(1, None) is NOT_READY
-    assert planner.initialize_transaction(1, None) is NOT_READY
-    brokers.unreachable = False
-    assert ranges_of(planner.initialize_transaction(1, None)) == {("t", 0): (0, 10)}
-    said = [notice.rpartition(": ")[2] for notice in planner.notices()]
-    assert said == ["nobody is there", "the brokers answer again"]
 
 
 class Slow(Brokers):
@@ -236,7 +227,7 @@ def test_slow_brokers_do_not_block_the_caller_and_leave_no_thread_after_close():
     assert not started.is_alive()
 
 
-def test_the_mark_is_reached_once_every_partition_is_read():
+def test_a_mark_is_reached_when_all_is_read_and_a_topic_caught_up_if_all_leaders_have_answered():
     brokers = Brokers(t={0: [0, 10], 1: [0, 0], 2: [0, 10]})
     planner = coordinator(brokers)
     mark = planner.latest()
@@ -249,10 +240,6 @@ def test_the_mark_is_reached_once_every_partition_is_read():
     mark = empty.latest()
     assert empty.initialize_transaction(1, None) is NOT_READY
     assert empty.reached(None, mark)  # without a transaction
-
-
-def test_a_topic_is_caught_up_at_its_present_end_if_all_leaders_have_answered():
-    """A3: whether a topic is read to its end is decided by the end that it has when the batch is planned."""
     brokers = Brokers(t={0: [0, 200]})
     planner, first = started(brokers)
     assert planner.facts(first) == SourceFacts(("0",), caught_up=False)

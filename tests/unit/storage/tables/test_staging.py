@@ -43,7 +43,7 @@ def test_staged_rows_are_read_back_unchanged_from_checked_files_named_after_thei
         checked_bytes(tmp_path, staged)
 
 
-def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_collections():
+def test_long_runs_of_collections_get_row_groups_and_small_files_dictionaries_for_repeated_values():
     state = CollectionState("rows", key={"task": int}, order={"at": int}, value={"n": int})
     schema, size = changes_schema(state), staging.PLACED_ROWS + 1_000
     parts = [(0, "e", [3]), (0, "u", range(5, 5 + size)), (1, "e", [2]), (1, "u", range(9, 9 + size))]
@@ -63,8 +63,6 @@ def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_co
     run = [(1, {"e"}, 1), (half, {"u"}, 1), (rest, {"u"}, 1)]
     assert bounds == [*run, *run, (38, {"u"}, 38)]
 
-
-def test_small_files_use_dictionaries_only_for_repeated_values():
     def with_dictionary(rows):
         table = pa.table({"k": [f"k{i}" for i in range(rows)], "_txid": [5] * rows, "_op": ["u"] * rows})
         group = pq.ParquetFile(pa.BufferReader(staging.encoded(table))).metadata.row_group(0)

@@ -116,14 +116,7 @@ def test_faults_of_one_bolt(bolt, sentence):
     assert sentence in only_fault(with_bolt(bolt))
 
 
-@pytest.mark.parametrize(
-    ("spout", "sentence"), [(Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")]
-)
-def test_faults_of_the_spout(spout, sentence):
-    assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
-
-
-def test_component_ids_are_unique_whatever_their_case():
+def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique_whatever_their_case():
     made = builder()
     for _ in range(3):
         made.set_bolt("a", Split()).shuffle_grouping("lines")
@@ -131,15 +124,14 @@ def test_component_ids_are_unique_whatever_their_case():
     made = builder()
     made.set_bolt("Lines", Split()).shuffle_grouping("lines")
     assert "'lines' and 'Lines' differ only in case" in only_fault(made)
+    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
+    for spout, sentence in ((Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")):
+        assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
 def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
-
-
-def test_item_42_a_basic_bolt_is_never_added_as_a_committer():
-    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
 
 
 def test_a_declaration_that_raises_is_reported_as_one_fault():
@@ -208,19 +200,13 @@ def test_faults_of_one_subscription(declare, sentence):
     assert sentence in subscribed(declare, Partial())
 
 
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        (
-            bolt(declare_output_fields=lambda self, declarer: declarer.declare("x", direct=True)),
-            "stream 'default' is direct",
-        ),
-        (bolt(fields=()), "'p' declares no output fields"),
-        (bolt(declare_output_fields=lambda self, declarer: declarer.declare()), "is declared without fields"),
-    ],
-)
-def test_faults_of_what_is_subscribed_to(source, sentence):
-    assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), source)
+def test_faults_of_what_is_subscribed_to():
+    for sentence, attributes in {
+        "stream 'default' is direct": {"declare_output_fields": lambda self, made: made.declare("x", direct=True)},
+        "'p' declares no output fields": {"fields": ()},
+        "is declared without fields": {"declare_output_fields": lambda self, made: made.declare()},
+    }.items():
+        assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), bolt(**attributes))
 
 
 def test_every_cycle_is_reported_once_in_the_direction_of_tuples():

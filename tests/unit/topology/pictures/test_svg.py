@@ -49,7 +49,7 @@ def generated(seed):
     return made.build_topology()
 
 
-def test_the_picture_is_one_self_contained_svg_of_a_numeric_size():
+def test_a_self_contained_svg_of_a_numeric_size_names_everything_and_escapes_control_characters():
     """Width and height are plain numbers: CairoSVG reads ``height:auto`` as the height, and draws nothing."""
     picture = word_count().describe("svg")
     root = ET.fromstring(picture)
@@ -62,9 +62,6 @@ def test_the_picture_is_one_self_contained_svg_of_a_numeric_size():
     assert float(root.attrib["height"]) > 50
     assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
     assert "auto" not in rich().describe("svg")
-
-
-def test_the_picture_names_every_component_stream_and_table():
     shown = texts(drawn(word_count()))
     for text in ("lines", "Partial · batch bolt", "Keep · committer", "×2", "fields word"):
         assert any(text in one for one in shown), text
@@ -73,6 +70,8 @@ def test_the_picture_names_every_component_stream_and_table():
     assert any("counts" in one and "word → n" in one for one in shown)
     without_committers = texts(drawn(builder().build_topology()))
     assert not any("COMMIT PHASE" in one for one in without_committers)
+    assert printable("a\x00b\nc\ud800") == "a\\x00b\\nc\\ud800"
+    assert printable("naïve → ñ") == "naïve → ñ"
 
 
 def test_committers_have_a_double_border_and_their_tables_and_a_long_name_is_in_the_tooltip():
@@ -189,8 +188,3 @@ def luminance(colour):
 def test_text_has_enough_contrast_in_both_themes(theme, ink, ground):
     one, other = sorted(luminance(PALETTE[role][theme]) for role in (ink, ground))
     assert (other + 0.05) / (one + 0.05) >= 4.5
-
-
-def test_control_characters_are_escaped():
-    assert printable("a\x00b\nc\ud800") == "a\\x00b\\nc\\ud800"
-    assert printable("naïve → ñ") == "naïve → ñ"
