@@ -2,7 +2,7 @@
 
 from scripts._mutants.mutation import Mutant
 
-_SNAPSHOT = "tests/unit/monitor/test_progress.py::test_a_snapshot_shows_what_the_coordinator_sees_and_input_rows_are_the_tuples_of_the_spout"
+_SNAPSHOT = "tests/unit/monitor/test_progress.py::test_a_snapshot_shows_what_the_coordinator_sees"
 
 MUTANTS = (
     Mutant(

@@ -16,7 +16,7 @@ def progress(txid: int, tuples: int = 5) -> TransactionProgress:
     return TransactionProgress(txid, txid + 100, stamp, "lines", counts, 2, 1, 12.3456, {"finish": 1.23456}, ("seen",))
 
 
-def test_a_snapshot_shows_what_the_coordinator_sees_and_input_rows_are_the_tuples_of_the_spout() -> None:
+def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     one = progress(3)
     assert one.numInputRows == 5
     assert one.durationMs == {"process": 12.346, "finish": 1.235}
