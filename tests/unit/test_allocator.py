@@ -1,7 +1,5 @@
 """Arenas of the allocator in a process of the command line, as glibc reports them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

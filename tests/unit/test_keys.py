@@ -1,7 +1,5 @@
 """Key groups and hashes of keys, which must never change, because stored rows depend on them."""
 
-from __future__ import annotations
-
 from datetime import UTC
 
 import numpy as np
@@ -12,14 +10,7 @@ from hypothesis import strategies as st
 
 from txstorm import keys
 
-GOLDEN = [
-    (("a",), 2016),
-    ((1,), 18564),
-    ((True,), 31697),
-    (("1",), 26173),
-    ((None,), 2017),
-    (("a", 1), 14076),
-]
+GOLDEN = [(("a",), 2016), ((1,), 18564), ((True,), 31697), (("1",), 26173), ((None,), 2017), (("a", 1), 14076)]
 
 
 @pytest.mark.parametrize(("key", "group"), GOLDEN, ids=str)
@@ -61,6 +52,5 @@ def test_key_groups_are_spread_evenly(parallelism: int) -> None:
     groups = keys.key_groups([pa.array([f"word-{i}" for i in range(20_000)])])
     tasks = np.bincount(keys.tasks_of(groups, parallelism), minlength=parallelism)
     assert tasks.min() > 0.8 * 20_000 / parallelism
-    assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == keys.tasks_of(
-        groups[:50], parallelism
-    ).tolist()
+    expected = keys.tasks_of(groups[:50], parallelism).tolist()
+    assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == expected

@@ -1,7 +1,5 @@
 """Lanes: names, results, exceptions, abandoned workers, and interpreter exit; the lanes of the test driver."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -14,7 +12,7 @@ from txstorm.errors import FencedError
 from txstorm.lanes import THREADS, Inline, Worker, start_thread
 
 
-def test_a_call_on_a_named_thread_completes_its_future():
+def test_a_named_thread_completes_futures_and_another_worker_takes_over_from_an_abandoned_one():
     names: list[str] = []
 
     def work():
@@ -24,6 +22,19 @@ def test_a_call_on_a_named_thread_completes_its_future():
     assert THREADS.call(work, "txstorm-local-7").result(10) == "txstorm-local-7"
     start_thread(work).join(10)
     assert names[1].endswith("(work)")  # after its call by default
+    hangs, started = threading.Event(), threading.Event()
+    first, second = Worker("first"), Worker("second")
+    stuck = first.submit(lambda: started.set() or hangs.wait(10))
+    waiting = first.submit(lambda: threading.current_thread().name)
+    assert started.wait(10)
+    for call in first.leave():
+        second.queue(call)
+    assert waiting.result(10) == "second"
+    assert not first.join(0)
+    hangs.set()
+    assert stuck.result(10) is True
+    assert first.join(10)
+    second.end()
 
 
 @pytest.mark.parametrize("error", [ValueError("boom"), SystemExit(3)])
@@ -40,22 +51,6 @@ def test_every_exception_reaches_the_caller_and_a_worker_runs_calls_in_order(err
     assert given.result(10) == [0, 1, 2, 3, 4]
     worker.end()
     assert worker.join(10)
-
-
-def test_another_worker_takes_over_the_calls_of_an_abandoned_one():
-    hangs, started = threading.Event(), threading.Event()
-    first, second = Worker("first"), Worker("second")
-    stuck = first.submit(lambda: started.set() or hangs.wait(10))
-    waiting = first.submit(lambda: threading.current_thread().name)
-    assert started.wait(10)
-    for call in first.leave():
-        second.queue(call)
-    assert waiting.result(10) == "second"
-    assert not first.join(0)
-    hangs.set()
-    assert stuck.result(10) is True
-    assert first.join(10)
-    second.end()
 
 
 @pytest.mark.integration

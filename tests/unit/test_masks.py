@@ -1,7 +1,5 @@
 """Masks: what is shown and stored of texts that can hold a password."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

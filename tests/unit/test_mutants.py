@@ -47,13 +47,10 @@ def test_each_mutant_changes_existing_code_exactly_once():
     assert lost == []
 
 
-def test_a_hundred_mutants_have_a_killer_without_processes_jvm_or_server():
+def test_a_hundred_mutants_have_killers_in_the_fast_suite_without_processes_jvm_or_server():
     killers = json.loads(KILLERS.read_text("utf-8"))
     assert killers.keys() <= mutants().keys()
     assert sum(not {"copy", "processes"} & one.keys() for one in killers.values()) >= 100
-
-
-def test_a_hundred_mutants_are_killed_by_tests_of_the_fast_suite():
     command = [sys.executable, "-m", "scripts._mutants", "--killers"]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     last = made.stdout.splitlines()[-1]
@@ -77,7 +74,7 @@ def test_mutants_apply_after_renaming_and_reformatting_of_files(tmp_path):
         mutated(mutant, tmp_path / "two")
 
 
-def test_a_function_is_changed_where_it_was_imported():
+def test_functions_and_constants_are_changed_wherever_they_were_imported_and_behind_a_decorator():
     def check(reached):
         before = list(reached)
         with pytest.raises(MetadataError):
@@ -87,8 +84,6 @@ def test_a_function_is_changed_where_it_was_imported():
     assert planted(Mutant("m", "partition_count", "count < 0", "True"), check) == "([], [True])"
     assert partition_count(3, "spout") == 3
 
-
-def test_a_function_is_changed_behind_a_decorator():
     def check(reached):
         with pytest.raises(TopologyFailed, match="changed"), calling("spout", "call"):
             raise ValueError
@@ -96,8 +91,6 @@ def test_a_function_is_changed_behind_a_decorator():
 
     assert planted(Mutant("m", "calling", "TopologyFailed(msg)", "TopologyFailed('changed')"), check) == "[True]"
 
-
-def test_a_constant_is_changed_in_all_modules_that_imported_it():
     def check(reached):
         before = list(reached)
         return buffer.ARRIVAL_BITS, behind(1, 0).arrival, before, reached

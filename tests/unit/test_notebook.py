@@ -53,7 +53,7 @@ def display(monkeypatch):
     return made
 
 
-def test_the_display_is_updated_until_the_run_ends(display):
+def test_the_display_is_updated_until_the_run_or_the_given_seconds_end_or_an_interrupt(display):
     slept = []
     notebook.watch(Handle(3), every=0.25, sleep=slept.append)
     assert slept == [0.25] * 3
@@ -62,15 +62,12 @@ def test_the_display_is_updated_until_the_run_ends(display):
     assert "committed txid 10" in display.shown[-2]
     assert "Interrupt the cell to stop watching; the run continues. handle.stop() ends the run." in display.shown[1]
     assert "Interrupt" not in display.shown[-1]
-
-
-def test_watching_ends_after_the_given_seconds(display):
+    display.shown.clear()
     times = iter(range(100))
     notebook.watch(Handle(1000), seconds=5, monotonic=lambda: next(times), sleep=lambda seconds: None)
     assert 1 < len(display.shown) <= 7
+    display.shown.clear()
 
-
-def test_an_interrupt_ends_only_the_watching(display):
     def interrupted(seconds):
         raise KeyboardInterrupt
 

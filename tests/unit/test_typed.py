@@ -70,9 +70,8 @@ def test_a_value_has_the_same_fate_in_a_column(kind, value):
 @example("100000000000000000000")
 @example("1e999999999")
 def test_a_decimal_in_a_text_is_the_one_that_python_reads(text):
-    assert outcome(decimals_of, pa.array([text, "", " 1 "]), DECIMAL) == outcome(
-        column_of, [Decimal(text), None, Decimal(1)], DECIMAL
-    )
+    whole = [Decimal(text), None, Decimal(1)]
+    assert outcome(decimals_of, pa.array([text, "", " 1 "]), DECIMAL) == outcome(column_of, whole, DECIMAL)
 
 
 @given(
@@ -107,7 +106,7 @@ def test_a_text_that_is_no_number_is_refused(text):
     assert refused.value.row == 2
 
 
-def test_the_first_value_that_does_not_fit_is_named():
+def test_the_first_value_that_does_not_fit_is_named_and_which_types_fit():
     column = pa.chunked_array([[1, 2], [None, 300, 4, 500]])
     with pytest.raises(Misfit, match=r"expected values that fit int8, got 300") as refused:
         converted(column, pa.int8())
@@ -118,6 +117,11 @@ def test_the_first_value_that_does_not_fit_is_named():
     with pytest.raises(Misfit, match="expected int8, got string") as refused:
         converted(pa.array(["1"]), pa.int8())
     assert refused.value.row is None
+    assert fits(pa.null(), DECIMAL)
+    assert fits(pa.dictionary(pa.int8(), pa.string_view()), pa.string())
+    assert not fits(pa.timestamp("us"), TIME)
+    assert not fits(pa.list_(pa.string()), pa.list_(pa.int64()))
+    assert not fits(pa.struct({"a": pa.int64(), "b": pa.int64()}), pa.struct({"a": pa.int64()}))
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.list_(pa.float32()), pa.struct({"a": pa.float32()})], ids=str)
@@ -147,14 +151,6 @@ def test_times_that_python_does_not_have_are_found_wherever_they_are(kind):
         with pytest.raises(Misfit, match="out of the years 1 to 9999, which Python does not have") as refused:
             converted(one, one.type)
         assert refused.value.row == 1
-
-
-def test_which_types_fit():
-    assert fits(pa.null(), DECIMAL)
-    assert fits(pa.dictionary(pa.int8(), pa.string_view()), pa.string())
-    assert not fits(pa.timestamp("us"), TIME)
-    assert not fits(pa.list_(pa.string()), pa.list_(pa.int64()))
-    assert not fits(pa.struct({"a": pa.int64(), "b": pa.int64()}), pa.struct({"a": pa.int64()}))
 
 
 EXCEPTIONS = {

@@ -1,7 +1,5 @@
 """Errors name a line of the user's code, never a line of txstorm, of Python or of an installed package."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -19,7 +19,7 @@ connection.commit()
 connection.begin()
 found = connection.execute(sa.update(self._marks).where(self._marks.c.map == self._name).values(**asdict(mark)))
 """,
-        "tests/unit/testing/checks/test_state_checks.py::test_sql_databases_pass[sqlite]",
+        "tests/unit/testing/checks/test_state_checks.py::test_sql_databases_pass_and_many_stores_open_a_new_map_concurrently[sqlite]",
     ),
     Mutant(
         "a_stale_epoch_prepares_and_commits_in_redis",

@@ -16,7 +16,7 @@ MUTANTS = (
         "StoredKeyValueState.rollback",
         "self._store.rollback()",
         "self._place is not None and self._store.commit(self._place)",
-        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
+        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules_and_commit_only_what_the_same_object_has_prepared",
     ),
     Mutant(
         "what_is_prepared_and_not_decided_stays_prepared",
@@ -51,7 +51,7 @@ MUTANTS = (
         "StoredKeyValueState.prepare_commit",
         "self._store.prepare(place, changes, self._committed)",
         "self._store.prepare(place, self._written, self._committed)",
-        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules",
+        "tests/unit/stateful/test_state_providers.py::test_states_in_memory_keep_all_rules_and_commit_only_what_the_same_object_has_prepared",
     ),
     Mutant(
         "a_state_in_memory_is_not_fenced",

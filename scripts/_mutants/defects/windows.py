@@ -209,7 +209,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "OpenSessions._live",
         "alive.all()",
         "True",
-        "tests/unit/windows/test_aggregate_values.py::test_rows_of_a_session_that_grows_for_long_are_few",
+        "tests/unit/windows/test_aggregate_values.py::test_rows_of_sessions_that_close_or_grow_for_long_are_few",
     ),
     Mutant(
         "sessions_that_touch_are_one",

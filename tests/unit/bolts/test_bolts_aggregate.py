@@ -39,26 +39,17 @@ def test_count_by_counts_every_tuple_once(names: str):
     assert len(set(outputs(Distinct(*names), batches))) == len(expected)
 
 
-def test_count_by_emits_one_tuple_per_key_in_order_of_appearance():
+def test_count_by_and_distinct_emit_every_combination_once_in_order_of_appearance():
     batches = [rows("word", "b", "a", "b"), rows("word", "a", "c")]
     assert fields_of(CountBy("word")) == ("word", "n")
     assert outputs(CountBy("word"), batches) == [("b", 2), ("a", 2), ("c", 1)]
     assert len(emitted(CountBy("word"), batches)) == 1
     assert outputs(CountBy("word"), []) == []
-
-
-def test_count_by_names_its_count_and_survives_any_field_name():
     batch = rows("count_all k0", (1, 2), (1, 2), (3, 2))
     assert fields_of(CountBy("count_all", "k0", count="times")) == ("count_all", "k0", "times")
     assert outputs(CountBy("count_all", "k0", count="times"), [batch]) == [(1, 2, 2), (3, 2, 1)]
-
-
-def test_count_by_accepts_columns_with_different_dictionaries():
     batches = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a", "b"], ["c", "a"])]
     assert Counter(dict(outputs(CountBy("w"), batches))) == {"a": 2, "b": 1, "c": 1}
-
-
-def test_distinct_emits_every_combination_once():
     batches = [rows("url user n", ("u", "a", 1), ("u", "b", 2), ("u", "a", 3)), rows("url user n", ("u", "b", 4))]
     assert fields_of(Distinct("url", "user")) == ("url", "user")
     assert outputs(Distinct("url", "user"), batches) == [("u", "a"), ("u", "b")]

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from runs import ended
 
-from txstorm import TransactionalTopologyBuilder
-from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.state import KeyedState
+from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.bolts import CountBy, CountByKey, SumByKey
 from txstorm.errors import EmitError, StateError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout
@@ -31,35 +29,28 @@ def result(topology: Any, tmp_path: Path, name: str = "table") -> list[tuple[Any
     return [tuple(row.values()) for row in ended(topology, tmp_path / "data").state(name).to_pylist()]
 
 
-def test_count_by_key_counts_tuples(tmp_path: Path):
+def test_count_by_key_counts_tuples_also_of_several_typed_fields(tmp_path: Path):
     words = ["a", "b", "a", None, "a", "c", None]
     bolt = CountByKey("word", table="table")
     assert result(built(bolt, "word", words, ["word"]), tmp_path) == [(None, 2), ("a", 3), ("b", 1), ("c", 1)]
     for one in (bolt, SumByKey("word", "n", "table")):
         assert isinstance(one, BatchBolt)
         assert isinstance(one, Committer)
-
-
-def test_count_by_key_of_several_typed_fields(tmp_path: Path):
     rows = [("x", 1, True), ("x", 2, True), ("x", 1, False), ("y", 1, True)]
     bolt = CountByKey({"name": str, "n": int}, "table", count="times")
     assert bolt.state.value == {"times": int}
-    assert result(built(bolt, "name n other", rows, ["name"]), tmp_path) == [("x", 1, 2), ("x", 2, 1), ("y", 1, 1)]
+    found = result(built(bolt, "name n other", rows, ["name"]), tmp_path / "typed")
+    assert found == [("x", 1, 2), ("x", 2, 1), ("y", 1, 1)]
 
 
-def test_sum_by_key_adds_up_over_transactions(tmp_path: Path):
+def test_sum_by_key_adds_up_over_transactions_also_several_typed_fields(tmp_path: Path):
     rows = [("a", 1), ("b", -2), ("a", 3), ("b", None), ("a", 1 << 40), ("c", 0)]
     bolt = SumByKey("name", "n", "table")
     assert result(built(bolt, "name n", rows, ["name"]), tmp_path) == [("a", 4 + (1 << 40)), ("b", -2), ("c", 0)]
-
-
-def test_sum_by_key_of_several_typed_fields(tmp_path: Path):
     rows = [("a", Decimal("0.10"), 1.5), ("a", Decimal("0.20"), 2), ("b", Decimal("1"), None), ("a", Decimal("3"), 1)]
     bolt = SumByKey(["name"], {"price": Decimal, "weight": float}, "table")
-    assert result(built(bolt, "name price weight", rows, ["name"]), tmp_path) == [
-        ("a", Decimal("3.30"), 4.5),
-        ("b", Decimal("1"), None),
-    ]
+    found = result(built(bolt, "name price weight", rows, ["name"]), tmp_path / "typed")
+    assert found == [("a", Decimal("3.30"), 4.5), ("b", Decimal("1"), None)]
 
 
 @pytest.mark.parametrize(
@@ -99,10 +90,7 @@ def test_an_expired_key_starts_from_zero(bolt):
 def test_options_of_their_states_are_declared_and_checked(make, tmp_path):
     of = {"ttl": HOUR, "layout": "changes", "writer": "spark"}
     assert make("word", "table", **of).state == KeyedState("table", {"word": str}, {"n": int}, **of)
-    for wrong, message in (
-        ({"ttl": 3600}, "ttl is a timedelta"),
-        ({"layout": "wide"}, "expected the layout changes or"),
-    ):
+    for wrong, message in (({"ttl": 3600}, "ttl is a timedelta"), ({"layout": "wide"}, "expected the layout changes")):
         with pytest.raises(TopologyError, match=rf"component 'keep', state 'table'.*{message}"):
             built(make("word", "table", **wrong), "word n", [], ["word"])
     merged = built(make("word", "table", layout="merge"), "word n", [("a", 1), ("a", 1)], ["word"])

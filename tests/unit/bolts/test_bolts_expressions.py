@@ -139,18 +139,12 @@ def test_texts_fields_types_and_rows_without_a_result(text, message, row):
 
 
 def test_expressions_as_deep_and_long_as_allowed_are_evaluated():
-    for text in (
-        "(" * 98 + "a" + ")" * 98,
-        "1.5 * (" * 49 + "a" + ")" * 49,
-        "a" + " + a" * 98,
-        "a = 2 or " * 1100 + "p",
-    ):
+    deep = ("(" * 98 + "a" + ")" * 98, "1.5 * (" * 49 + "a" + ")" * 49)
+    for text in (*deep, "a" + " + a" * 98, "a = 2 or " * 1100 + "p"):
         assert len(parsed(text).column(BATCH)) == 4
     case = "case when a / 1 > 0 then " * 96 + "a" + " end" * 96
     assert parsed(case).column(BATCH).to_pylist() == [1, None, None, 2]
 
-
-# --- against plain Python ---------------------------------------------------------------------------------------------
 
 ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 COMPARED = {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}

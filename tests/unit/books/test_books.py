@@ -1,7 +1,5 @@
 """The books of a topology: the ledger entries that a coordinator writes, tested with the in-memory ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,12 +44,19 @@ def intent(*txids: int, epoch: int = 1) -> Intent:
     return Intent("words", "0a", 0, epoch, records, ())
 
 
-def test_a_new_ledger_knows_nothing_and_an_identity_is_written_and_read(books: Books) -> None:
+def test_a_new_ledger_knows_nothing_and_keeps_identity_failures_and_partitions_without_storms_paths(
+    books: Books,
+) -> None:
     assert books.identity() is None
     assert (books.currtx(), books.intents()) == (1, [])
     assert [books.metas(), books.tables(), books.history(), books.failures()] == [{}] * 4
     books.write_identity(Identity("words", "0a", 2, "f"), None)
     assert books.identity() == Identity("words", "0a", 2, "f")
+    books.write_failure(3, {"count": 1, "cause": "first"})
+    books.write_failure(3, {"count": 2, "cause": "x" * 10_000})
+    assert books.failures() == {3: {"count": 2, "cause": "x" * 4000}}
+    books.write_metas({1: Meta(parts(p0={"batch": 1}), 1)})
+    assert books.ledger.children(names.USER) == []
 
 
 def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books: Books, tmp_path: Path) -> None:
@@ -63,9 +68,7 @@ def test_a_stale_coordinator_cannot_undo_a_rewind_by_writing_its_identity(books:
         assert books.identity() == rewound
 
 
-def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(
-    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_processes_claiming_a_new_ledger_concurrently_one_succeeds(ledger, pair, monkeypatch) -> None:
     (first, second), commit = pair, ledger.commit
 
     def later(ops: Sequence[Op], *, durable: bool = True) -> None:
@@ -112,9 +115,7 @@ def test_every_coordinator_has_a_higher_epoch_and_fences_its_predecessor(books: 
     assert second.currtx() == 2
 
 
-def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(
-    ledger: MemoryLedger, pair: tuple[Books, Books], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_coordinators_raising_the_epoch_concurrently_one_is_rejected(ledger, pair, monkeypatch) -> None:
     (first, second), get = pair, ledger.get
 
     def interrupted(path: str):
@@ -168,12 +169,6 @@ def test_a_group_is_completed_in_one_write(books: Books) -> None:
     assert books.intents() == [intent(1, 2)]
     books.forget_history([2])
     assert books.history() == {}
-
-
-def test_failures_are_counted_with_their_last_cause(books: Books) -> None:
-    books.write_failure(3, {"count": 1, "cause": "first"})
-    books.write_failure(3, {"count": 2, "cause": "x" * 10_000})
-    assert books.failures() == {3: {"count": 2, "cause": "x" * 4000}}
 
 
 def test_long_metadata_is_stored_in_a_file_until_unreferenced(books: Books, tmp_path: Path) -> None:
@@ -240,8 +235,3 @@ def test_partitions_have_separate_entries_at_storms_paths(tmp_path: Path) -> Non
     assert ledger.commits[-1][-2:] == ["coordinator/meta/1", "user/0/1"]
     again.write_metas({}, remove=[2])
     assert ledger.scan("user/0") == ledger.scan("user/1") == {}
-
-
-def test_without_storms_paths_partitions_have_no_entries(books: Books) -> None:
-    books.write_metas({1: Meta(parts(p0={"batch": 1}), 1)})
-    assert books.ledger.children(names.USER) == []

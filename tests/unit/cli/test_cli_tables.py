@@ -1,7 +1,5 @@
 """Printed tables and values: for people in a terminal, and for programs in a pipe."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys
@@ -28,27 +26,16 @@ def printed(table: object, *, terminal: bool, width: int = 60) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def test_in_a_pipe_every_row_is_one_line_without_padding():
+def test_values_are_printed_as_short_tables_and_in_a_pipe_every_row_as_one_line_without_padding():
     rows = [["a", "1", "x" * 500], ["b[red]", "23", ""], ["日本" * 100, "4", "end"]]
     table = grid(("name", "n", "text"), rows, right=("n",))
-    assert printed(table, terminal=False) == [
-        "name     n  text",
-        f"a        1  {'x' * 500}",
-        "b[red]  23",
-        f"{'日本' * 100}   4  end",
-    ]
+    found = printed(table, terminal=False)
+    assert found == ["name     n  text", f"a        1  {'x' * 500}", "b[red]  23", f"{'日本' * 100}   4  end"]
     assert printed(grid(None, [("a", "two\nlines")]), terminal=False) == ["a  two\\nlines"]
     assert max(map(len, printed(table, terminal=True))) <= 60
-
-
-def test_values_are_printed_as_short_tables():
     found = Facts("status of words", {"phase": "running", "inFlight": 12345, "lastFailure": None, "tasks": {"a": 2}})
-    assert repr(found).splitlines() == [
-        "status of words",
-        "  phase     running",
-        "  inFlight  12,345",
-        "  tasks     a 2",
-    ]
+    shown = repr(found).splitlines()
+    assert shown == ["status of words", "  phase     running", "  inFlight  12,345", "  tasks     a 2"]
     assert found == {"phase": "running", "inFlight": 12345, "lastFailure": None, "tasks": {"a": 2}}
     assert facts("nothing", {}) == "nothing"
     one = TransactionProgress(
@@ -82,7 +69,6 @@ def test_values_are_printed_as_short_tables():
 
 
 def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
-    """The first steps printed by ``txstorm --help`` work in an empty directory with only the package installed."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "txstorm").symlink_to(ROOT / "txstorm")
     here = tmp_path / "here"

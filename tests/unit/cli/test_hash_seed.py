@@ -1,7 +1,5 @@
 """Python's hash seed: 0 for commands and Spark workers, recorded per run, and reported if a replay differs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

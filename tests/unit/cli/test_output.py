@@ -24,14 +24,11 @@ def test_exit_codes(code, error, capsys):
     assert (found["type"] == "Interrupted") == (code == 130)
 
 
-def test_faults_and_run_facts_in_the_error_object():
+def test_faults_and_run_facts_are_in_the_error_object_and_messages_printed_verbatim(capsys):
     document = error_document(TopologyError("t", ["a", "b"]), {"txids": 3})
     assert document["error"]["faults"] == ["a", "b"]
     assert document["error"]["run"] == {"txids": 3}
     assert list(document) == ["error"]
-
-
-def test_messages_are_printed_verbatim(capsys):
     report(TopologyFailed("[red]not markup[/red] é\nsecond line " + "x" * 300), as_json=True, debug=False)
     captured = capsys.readouterr()
     assert captured.err == "error: [red]not markup[/red] é\nsecond line " + "x" * 300 + "\n"

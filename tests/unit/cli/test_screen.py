@@ -11,7 +11,7 @@ def moment(seconds: float, committed: int) -> Moment:
     return Moment("words", "local", "running", Snapshot(committed=committed, txids=committed, seconds=seconds))
 
 
-def test_lines_are_rate_limited_and_printed_only_for_changes():
+def test_lines_are_rate_limited_and_a_terminal_shows_messages_above_a_table():
     file = io.StringIO()
     screen = screen_for(Console(file=file, width=200))
     assert isinstance(screen, LineScreen)
@@ -23,9 +23,6 @@ def test_lines_are_rate_limited_and_printed_only_for_changes():
     assert lines[0] == "words: running on local"
     assert [line.split(",")[0] for line in lines[1:]] == ["words: committed txid 7", "words: committed txid 9"]
     assert LINE_SECONDS >= 1
-
-
-def test_a_terminal_shows_messages_above_a_table_but_a_dumb_one_lines():
     file = io.StringIO()
     screen = screen_for(Console(file=file, force_terminal=True, width=120, _environ={"TERM": "xterm"}))
     assert isinstance(screen, LiveScreen)

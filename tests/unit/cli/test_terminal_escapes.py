@@ -14,14 +14,8 @@ from txstorm.errors import StateError
 DATA = "txstorm-data/words"
 NASTY = "\x1b]0;owned\x07 \x1b[2J \x9b31m \x7f \u202egnp.exe \u2066 a\tb\nc\r"
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-COMMANDS = [
-    ("state", DATA, "counts"),
-    ("changes", DATA, "counts", "1", "1"),
-    ("snapshot", DATA),
-    ("history", DATA),
-    ("inspect", DATA),
-    ("status", DATA),
-]
+COMMANDS = [("state", DATA, "counts"), ("changes", DATA, "counts", "1", "1")]
+COMMANDS += [(name, DATA) for name in ("snapshot", "history", "inspect", "status")]
 
 
 @pytest.fixture

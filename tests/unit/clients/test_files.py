@@ -1,7 +1,5 @@
 """Durable files: they survive a power failure, and a single failed sync is handled correctly."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -20,7 +20,7 @@ def grouped() -> Bench:
     return bench
 
 
-def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_up_to_max_group():
+def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_and_following_that_of_the_next_one():
     bench = started(5, max_group=5)
     bench.ack(1), bench.ack(2), bench.ack(4), bench.ack(3)
     assert bench.ack(1) == ["commit 2+3+4", "batch 6(always)"]
@@ -31,16 +31,10 @@ def test_a_group_is_the_run_of_processed_txids_when_it_starts_to_commit_up_to_ma
     assert bench.ack(1) == ["commit 1+2"]
     assert bench.send(Committed(2, bench.attempts[2])) == ["commit 3+4"]
     assert bench.send(Committed(4, bench.attempts[4])) == ["commit 5+6"]
-
-
-def test_one_group_commits_at_a_time_and_does_not_grow():
     bench = started(3, max_group=3)
     assert bench.ack(1) == ["commit 1"]
     assert bench.ack(2) + bench.ack(3) == []
     assert bench.state.committing_txids == (1,)
-
-
-def test_following_is_the_processed_prefix_of_the_next_group():
     bench = started(6, max_group=2)
     bench.value = None
     for txid in (2, 3, 5):
@@ -57,15 +51,12 @@ def test_following_is_the_processed_prefix_of_the_next_group():
     assert bench.state.following == ()
 
 
-def test_a_committed_group_forgets_metadata_before_its_last_and_plans_more():
+def test_a_group_is_committed_whole_or_by_prefixes_and_fails_within_before_or_behind_them():
     bench = grouped()
     bench.value = "more"
     bench.send(Committed(5, bench.attempts[5]))
     assert bench.wake() == [f"batch {txid}(more)" for txid in (6, 7, 8, 9, 10)]
     assert (bench.state.currtx, bench.forgotten, bench.state.committed) == (6, 5, 5)
-
-
-def test_a_committed_prefix_followed_by_a_failure_or_a_wake():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Committed(3, attempts[3])) == []
@@ -77,9 +68,6 @@ def test_a_committed_prefix_followed_by_a_failure_or_a_wake():
     assert bench.send(Committed(3, bench.attempts[3])) == []
     assert [status for _, status in bench.state.active.values()] == [PROCESSED, PROCESSED]
     assert bench.wake() == ["commit 4+5"]
-
-
-def test_a_failure_within_a_group_before_its_prefix_is_committed_and_behind_it():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert bench.send(Failed(4, attempts[4])) == ["batch 4(always)", "batch 5(always)"]
@@ -95,16 +83,13 @@ def test_a_failure_within_a_group_before_its_prefix_is_committed_and_behind_it()
     assert bench.state.active[1][1] is bench.state.active[2][1] is COMMITTING
 
 
-def test_commit_and_discard_name_the_attempts():
+def test_commit_and_discard_name_the_attempts_and_committed_without_a_commit_is_an_error():
     bench = grouped()
     attempts = dict(bench.attempts)
     assert Commit((2, 3, 4, 5), tuple(attempts[txid] for txid in (2, 3, 4, 5))) in bench.commands()
     bench.fail(3)
     expected = Discard((3, 4, 5), tuple(attempts[txid] for txid in (3, 4, 5)))
     assert expected in [one for _, commands in bench.log for one in commands]
-
-
-def test_committed_without_a_commit_is_an_error():
     bench = started(2)
     bench.ack(1)
     with pytest.raises(TxstormError, match=r"Committed\(txid=2.*that commits is \(1,\)"):

@@ -31,9 +31,6 @@ def asking(count: int) -> State:
     return state
 
 
-# --- opening ----------------------------------------------------------------------------------------------------------
-
-
 def test_opened_comes_first_emits_nothing_by_itself_and_starts_from_the_ledger_again():
     with pytest.raises(TxstormError, match=r"got Wake.* first, expected Opened"):
         step(initial(Config(1)), Wake())
@@ -55,10 +52,7 @@ def test_stored_metadata_with_gaps_or_of_an_opaque_spout_is_refused(opaque, stor
         step(initial(Config(4, opaque=opaque)), Opened(3, stored))
 
 
-# --- back-off ---------------------------------------------------------------------------------------------------------
-
-
-def test_back_off_holds_a_failed_txid_and_later_ones_but_not_earlier_ones():
+def test_back_off_holds_a_failed_txid_and_later_ones_until_it_ends_itself():
     bench = started(4)
     assert bench.fail(3, resume=False) == []
     assert bench.discarded() == [3, 4]
@@ -68,9 +62,6 @@ def test_back_off_holds_a_failed_txid_and_later_ones_but_not_earlier_ones():
     assert (bench.state.currtx, bench.state.holding) == (2, (3,))
     assert bench.send(Resume(3)) == [f"batch {txid}(always)" for txid in (3, 4, 5)]
     assert bench.state.holding == ()
-
-
-def test_an_earlier_failure_does_not_end_the_back_off_of_a_later_one():
     bench = started(4)
     bench.fail(3, resume=False)
     assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
@@ -78,9 +69,6 @@ def test_an_earlier_failure_does_not_end_the_back_off_of_a_later_one():
     assert bench.state.holding == (1, 3)
     assert bench.send(Resume(1)) == ["batch 1(always)", "batch 2(always)"]
     assert bench.send(Resume(3)) == ["batch 3(always)", "batch 4(always)"]
-
-
-def test_a_held_txid_is_idle_but_not_drained_and_another_one_is_not_resumed():
     assert started(2).ignores(Resume(1))
     bench = started(1)
     bench.fail(1, resume=False)
@@ -88,10 +76,7 @@ def test_a_held_txid_is_idle_but_not_drained_and_another_one_is_not_resumed():
     assert not bench.state.drained
 
 
-# --- readiness --------------------------------------------------------------------------------------------------------
-
-
-def test_not_ready_holds_new_transactions_until_a_wake_but_no_replays():
+def test_one_plan_at_a_time_what_is_not_ready_is_asked_again_and_unrequested_answers_discarded():
     bench = started(3)
     bench.value = None
     bench.ack(1), bench.ack(1)
@@ -100,9 +85,6 @@ def test_not_ready_holds_new_transactions_until_a_wake_but_no_replays():
     assert bench.fail(2) == ["batch 2(always)", "batch 3(always)"]
     assert bench.asked == [1, 2, 3, 4]
     assert bench.wake() == ["batch 4(now)"]
-
-
-def test_a_replay_that_is_not_ready_is_planned_again_only_at_the_next_wake():
     state, commands = step(asking(2), NotReady(3))
     state, commands = step(state, Failed(1, 11))
     assert commands == (Discard((1, 2), (11, 12)), Plan(1, replay=True))
@@ -110,20 +92,11 @@ def test_a_replay_that_is_not_ready_is_planned_again_only_at_the_next_wake():
     assert commands == ()
     assert step(state, Processed(1, 11)) == (state, ())
     assert step(state, Wake())[1] == (Plan(1, replay=True),)
-
-
-# --- late answers to plans --------------------------------------------------------------------------------------------
-
-
-def test_one_plan_at_a_time_and_an_unrequested_answer_is_discarded():
     state = asking(2)
     assert step(state, Wake()) == (state, ())
     assert not any(isinstance(one, Plan) for one in step(state, Processed(1, 11))[1])
     assert step(state, Planned(7, 70)) == (state, (Discard((7,), (70,)),))
     assert step(state, NotReady(7)) == (state, ())
-
-
-def test_a_plan_answered_after_the_failure_of_an_earlier_txid_is_discarded():
     state, commands = step(asking(2), Failed(2, 12))
     assert commands == (Discard((2,), (12,)),)  # the plan of 3 is still unanswered
     state, commands = step(state, Planned(3, 13))
@@ -133,9 +106,6 @@ def test_a_plan_answered_after_the_failure_of_an_earlier_txid_is_discarded():
     state, _ = step(asking(2), Failed(1, 11))
     state, commands = step(state, NotReady(3))  # which does not hold the replay
     assert commands == (Plan(1, replay=True),)
-
-
-def test_a_plan_answered_after_stopping_is_discarded():
     state, commands = step(asking(1), Stopping())
     assert not state.stopped
     state, commands = step(state, Planned(2, 12))
@@ -143,10 +113,7 @@ def test_a_plan_answered_after_stopping_is_discarded():
     assert state.stopped
 
 
-# --- deactivation -----------------------------------------------------------------------------------------------------
-
-
-def test_a_deactivated_coordinator_starts_nothing_and_finishes_started_txids():
+def test_a_deactivated_coordinator_starts_nothing_and_finishes_started_txids_and_a_plan_in_flight():
     bench = started(3)
     bench.send(Deactivated())
     bench.ack(1)
@@ -157,17 +124,11 @@ def test_a_deactivated_coordinator_starts_nothing_and_finishes_started_txids():
     assert bench.wake() == []
     assert (bench.state.currtx, bench.state.drained) == (4, True)
     assert bench.send(Activated()) == [f"batch {txid}(always)" for txid in (4, 5, 6)]
-
-
-def test_a_plan_in_flight_at_deactivation_counts_as_started():
     state, _ = step(asking(1), Deactivated())
     assert step(state, Planned(2, 12))[1] == (Process(2, 12),)
 
 
-# --- stopping ---------------------------------------------------------------------------------------------------------
-
-
-def test_stopping_discards_everything_except_the_committing_group():
+def test_stopping_discards_all_but_the_committing_group_and_draining_commits_all_that_has_started():
     bench = started(4, max_group=2)
     bench.ack(1), bench.ack(2), bench.ack(3)
     attempts = dict(bench.attempts)
@@ -179,9 +140,6 @@ def test_stopping_discards_everything_except_the_committing_group():
     assert bench.state.stopped
     assert (bench.state.currtx, bench.wake()) == (2, [])
     assert sorted(bench.metas) == [1, 2, 3, 4]
-
-
-def test_stopping_and_a_failure_or_a_prefix_of_the_committing_group():
     bench = started(2)
     bench.ack(1)
     bench.send(Stopping())
@@ -199,9 +157,6 @@ def test_stopping_and_a_failure_or_a_prefix_of_the_committing_group():
     bench.send(Stopping())  # with nothing active it is stopped at once
     assert bench.state.stopped
     assert bench.commands() == []
-
-
-def test_draining_commits_all_started_txids_and_their_replays():
     bench = started(3)
     bench.send(Stopping(drain=True))
     assert bench.fail(1, resume=False) == []
@@ -210,9 +165,6 @@ def test_draining_commits_all_started_txids_and_their_replays():
     for txid in (1, 2, 3):
         bench.ack(txid), bench.ack(txid)
     assert (bench.state.currtx, bench.state.stopped, bench.wake()) == (4, True, [])
-
-
-def test_draining_can_be_shortened_but_not_revoked():
     bench = started(2)
     bench.send(Stopping(drain=True))
     assert bench.ignores(Activated())

@@ -53,7 +53,7 @@ def test_item_17_initialized_once_with_the_metadata_of_the_previous_txid():
     assert bench.initialized == [(5, "a")]
 
 
-def test_item_18_a_failing_source_starts_nothing_and_is_asked_again():
+def test_items_18_19_a_source_that_is_not_ready_starts_nothing_and_is_asked_at_the_next_wake():
     bench = Bench(max_pending=2)
     bench.value = None  # the runtime answers a FailedException with NotReady
     assert bench.wake() == []
@@ -61,9 +61,6 @@ def test_item_18_a_failing_source_starts_nothing_and_is_asked_again():
     bench.value = 7
     assert bench.wake() == ["batch 1(7)", "batch 2(7)"]
     assert bench.asked == [1, 1, 1, 2]
-
-
-def test_item_19_stops_at_the_first_slot_that_is_not_ready():
     state, _ = step(initial(Config(4)), Opened(1))
     state, commands = step(state, Wake())
     assert commands == (Plan(1, replay=False),)
@@ -79,7 +76,7 @@ def test_item_19_stops_at_the_first_slot_that_is_not_ready():
     assert commands == (Plan(3, replay=False),)
 
 
-def test_item_21_only_the_lowest_uncommitted_commits():
+def test_items_21_22_only_the_lowest_uncommitted_commits_before_the_batches_of_the_same_sync():
     bench = started(4)
     assert [bench.ack(txid) for txid in (4, 3, 2)] == [[], [], []]
     assert bench.state.committing_txids == ()
@@ -87,6 +84,10 @@ def test_item_21_only_the_lowest_uncommitted_commits():
     assert bench.state.committing_txids == (1,)
     assert bench.state.active[1] == (bench.attempts[1], COMMITTING)
     assert bench.state.active[2] == (bench.attempts[2], PROCESSED)
+    bench = started(2)
+    bench.ack(1), bench.ack(2)
+    bench.send(Committed(1, bench.attempts[1]))
+    assert [type(one) for one in bench.commands()] == [Forget, Commit, Plan, Process]
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (2, 1, 3)])
@@ -101,22 +102,12 @@ def test_item_22_commits_in_txid_order_whatever_the_order_of_processing(order):
     assert bench.state.idle
 
 
-def test_item_22_the_commit_comes_before_the_batches_of_the_same_sync():
-    bench = started(2)
-    bench.ack(1), bench.ack(2)
-    bench.send(Committed(1, bench.attempts[1]))
-    assert [type(one) for one in bench.commands()] == [Forget, Commit, Plan, Process]
-
-
-def test_item_28_commit_of_n_forgets_metadata_below_n():
+def test_items_28_31_a_commit_forgets_metadata_below_it_and_states_are_values_that_share_nothing():
     bench = started(3)
     bench.ack(1), bench.ack(1)
     assert sorted(bench.metas) == [1, 2, 3, 4]
     bench.ack(2), bench.ack(2)
     assert (bench.forgotten, sorted(bench.metas)) == (2, [2, 3, 4, 5])
-
-
-def test_item_31_states_are_values_and_share_nothing():
     one, two = started(2), started(2)
     before = two.state
     one.ack(1), one.fail(1)
@@ -141,7 +132,7 @@ def test_items_43_to_46_58_66_a_failure_in_either_phase_replays_both_at_once(opa
     assert bench.attempts[1] != first
 
 
-def test_items_47_65_a_crash_in_any_phase_replays_on_restart():
+def test_items_47_55_63_65_a_restart_replays_stored_txids_in_order_and_asks_only_an_opaque_source():
     bench = started(2)
     bench.ack(1)  # committing
     assert bench.restart().wake()[0] == "batch 1(always)"
@@ -152,13 +143,35 @@ def test_items_47_65_a_crash_in_any_phase_replays_on_restart():
     assert bench.wake() == ["batch 2(always)", "batch 3(always)", "batch 4(always)"]
     assert bench.asked == []
     assert not set(old.values()) & set(bench.used)
+    bench = Bench(max_pending=4, currtx=5, stored={4: "d", 5: "e", 6: "f"})
+    bench.value = None
+    assert bench.wake() == ["batch 5(e)", "batch 6(f)"]
+    assert bench.asked == [7]
+    bench = Bench(max_pending=1, currtx=2, stored={1: "a", 2: "b", 3: "c"})
+    bench.value = None
+    assert bench.wake() == ["batch 2(b)"]  # the window is narrower than before
+    bench.ack(2)
+    assert bench.ack(2) == ["batch 3(c)"]
+    assert bench.asked == []
+    bench = started(2, opaque=True)
+    bench.ack(1), bench.ack(1)
+    bench = bench.restart()
+    bench.value = "new"
+    assert bench.wake() == ["batch 2(new)", "batch 3(new)"]
+    assert bench.asked == [2, 3]
 
 
-def test_item_48_retries_have_no_limit():
+def test_items_48_82_retries_and_waits_have_no_limit():
     bench = started(2)
     for _ in range(1000):
         assert bench.fail(1) == ["batch 1(always)", "batch 2(always)"]
     assert bench.ack(1) == ["commit 1"]
+    bench = started(2)
+    bench.ack(2)
+    for _ in range(1000):
+        assert bench.wake() == []
+    bench.ack(1)
+    assert bench.ack(1)[0] == "commit 2"
 
 
 def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
@@ -170,29 +183,7 @@ def test_item_57_opaque_batches_are_planned_again_in_order_without_asking():
     assert bench.asked == [1, 2, 3]
 
 
-def test_item_63_restart_emits_stored_txids_in_order_without_asking():
-    bench = Bench(max_pending=4, currtx=5, stored={4: "d", 5: "e", 6: "f"})
-    bench.value = None
-    assert bench.wake() == ["batch 5(e)", "batch 6(f)"]
-    assert bench.asked == [7]
-    bench = Bench(max_pending=1, currtx=2, stored={1: "a", 2: "b", 3: "c"})
-    bench.value = None
-    assert bench.wake() == ["batch 2(b)"]  # the window is narrower than before
-    bench.ack(2)
-    assert bench.ack(2) == ["batch 3(c)"]
-    assert bench.asked == []
-
-
-def test_items_55_63_opaque_restart_asks_the_source_again():
-    bench = started(2, opaque=True)
-    bench.ack(1), bench.ack(1)
-    bench = bench.restart()
-    bench.value = "new"
-    assert bench.wake() == ["batch 2(new)", "batch 3(new)"]
-    assert bench.asked == [2, 3]
-
-
-def test_item_81_stale_failure_of_an_old_tree_changes_nothing():
+def test_items_81_83_an_attempt_is_processed_once_and_its_stale_failure_changes_nothing():
     bench = started(3, opaque=True)
     old = dict(bench.attempts)
     bench.fail(1)
@@ -200,18 +191,6 @@ def test_item_81_stale_failure_of_an_old_tree_changes_nothing():
     assert bench.ignores(Failed(2, old[2]))
     assert bench.ack(1) + bench.ack(2) + bench.ack(3) == ["commit 1"]
     assert bench.state.active[2][0] == bench.attempts[2] != old[2]
-
-
-def test_item_82_a_processed_transaction_waits_indefinitely_for_its_turn():
-    bench = started(2)
-    bench.ack(2)
-    for _ in range(1000):
-        assert bench.wake() == []
-    bench.ack(1)
-    assert bench.ack(1)[0] == "commit 2"
-
-
-def test_item_83_an_attempt_is_processed_once():
     bench = started(2, opaque=True)
     bench.ack(1), bench.fail(1), bench.ack(1), bench.ack(2), bench.ack(1), bench.ack(2)
     assert len(bench.used) == len(set(bench.used)) == 6

@@ -1,7 +1,5 @@
 """Arrow conversion: values are unchanged when they pass from one task to another."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -57,7 +55,7 @@ def test_values_survive_a_round_trip(rows: list[tuple[object, object]]) -> None:
     assert [types_in(row) for row in back] == [types_in(row) for row in rows]
 
 
-def test_round_trip_of_special_values_and_rows_without_fields() -> None:
+def test_special_values_rows_without_fields_and_aligned_columns_survive_a_round_trip() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=2)))
     batch = batch_of_rows([(math.inf, moment, {1, 2}), ("x", moment, None)], ("mixed", "at", "s"))
     [first, second] = rows_of_batch(batch)
@@ -66,6 +64,14 @@ def test_round_trip_of_special_values_and_rows_without_fields() -> None:
     numpy = batch_of_rows([(np.int64(3), np.float64(0.5), np.bool_(True))], ("i", "f", "b"))
     assert next(rows_of_batch(numpy)) == (3, 0.5, True)
     assert list(rows_of_batch(batch_of_rows([(), ()], ()))) == [(), ()]
+    batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
+    kinds = [str(kind) for kind in batch.schema.types]
+    assert kinds == "string int64 double bool binary date32[day] null".split()
+    decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
+    assert str(next(rows_of_batch(decimals))[0]) == "1.50"
+    data = at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
+    found = buffers(decode(data).batch)
+    assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
 
 
 @pytest.mark.parametrize("value", [datetime(2020, 1, 1), object(), [object()], {"a": datetime(2020, 1, 1)}])  # noqa: DTZ001
@@ -74,7 +80,7 @@ def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object)
         batch_of_rows([(value,)], ("when",))
 
 
-def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
+def test_columns_of_emitted_batches_are_reordered_as_declared_and_large_ones_split() -> None:
     def refuse(error: EmitError, record: object) -> None:
         raise error
 
@@ -87,25 +93,12 @@ def test_columns_of_emitted_batches_are_reordered_as_declared() -> None:
         conform(pa.record_batch({"a": pa.array([1], pa.timestamp("us"))}), ("a",), "here", refuse)
     with pytest.raises(EmitError, match="got list"):
         conform([1], ("a",), "here", refuse)
-
-
-def test_columns_of_one_simple_type_have_native_arrow_types() -> None:
-    batch = batch_of_rows([("a", 1, 1.5, True, b"x", date(2020, 1, 1), None)], tuple("abcdefg"))
-    kinds = [str(kind) for kind in batch.schema.types]
-    assert kinds == "string int64 double bool binary date32[day] null".split()
-    decimals = batch_of_rows([(Decimal("1.50"),)], ("d",))
-    assert str(next(rows_of_batch(decimals))[0]) == "1.50"
-
-
-def test_large_batches_are_split() -> None:
     batch = batch_of_rows([("x" * 100,)] * 100, ("a",))
     pieces = list(split(batch, 1000))
     assert sum(piece.num_rows for piece in pieces) == 100
     assert all(piece.num_rows <= 10 for piece in pieces)
     assert [piece.num_rows for piece in split(batch, 1)] == [1] * 100
 
-
-# --- cargo: unchanged by serialization, regardless of the memory alignment of its bytes ----------------------------------
 
 BATCH = pa.record_batch({"word": ["a", None, "ccc"], "n": [1, 2, 3], "x": [0.5, None, 1.5]})
 
@@ -127,12 +120,6 @@ def test_rows_are_aligned_as_their_type_requires(by: int):
     assert (cargo.kind, cargo.txid, cargo.attempt_id, cargo.order, cargo.target) == (Kind.DATA, 7, 1, (2, 6, 3, 5), 4)
     assert cargo.batch == BATCH
     assert [buffer.address % 8 for buffer in buffers(cargo.batch)] == [0] * len(buffers(BATCH))
-
-
-def test_aligned_rows_are_not_copied():
-    data = at_offset(encode(Cargo(Kind.DATA, 7, 1, 2, 3, 4, 5, batch=BATCH)), 0)
-    found = buffers(decode(data).batch)
-    assert all(data.address <= buffer.address < data.address + data.size for buffer in found)
 
 
 @pytest.mark.parametrize("text", ["", "x", "ab\n ", "seven77"])

@@ -1,7 +1,5 @@
 """Garbage collector thresholds: raised while any thread runs, processes or commits transactions, then restored."""
 
-from __future__ import annotations
-
 import gc
 from contextlib import ExitStack
 
@@ -22,7 +20,7 @@ def usual(monkeypatch):
     gc.set_threshold(*before)
 
 
-def test_collections_stay_infrequent_until_the_last_pause_ends(usual):
+def test_collections_stay_infrequent_until_the_last_pause_ends_and_a_disabled_collector_disabled(usual):
     first, second = ExitStack(), ExitStack()
     first.enter_context(seldom_collected())
     second.enter_context(seldom_collected())
@@ -31,9 +29,6 @@ def test_collections_stay_infrequent_until_the_last_pause_ends(usual):
     assert gc.get_threshold() == SELDOM
     second.close()
     assert gc.get_threshold() == usual
-
-
-def test_thresholds_between_commits_of_a_run_are_intermediate_and_restored_after_an_error(usual):
     with seldom_collected(BETWEEN):
         assert gc.get_threshold() == BETWEEN
         for _ in range(2):
@@ -49,6 +44,10 @@ def test_thresholds_between_commits_of_a_run_are_intermediate_and_restored_after
     with pytest.raises(ValueError, match="boom"), seldom_collected():
         raise ValueError("boom")
     assert gc.get_threshold() == usual
+    gc.disable()
+    with seldom_collected():
+        assert gc.get_threshold() == usual
+    assert not gc.isenabled()
 
 
 @pytest.mark.parametrize("wanted", [(0, 10, 10), (SELDOM[0] * 2, 10, 10)])
@@ -57,10 +56,3 @@ def test_thresholds_set_by_the_application_are_kept(wanted):
     with seldom_collected():
         assert gc.get_threshold() == wanted
     assert gc.get_threshold() == wanted
-
-
-def test_a_disabled_collector_stays_disabled(usual):
-    gc.disable()
-    with seldom_collected():
-        assert gc.get_threshold() == usual
-    assert not gc.isenabled()

@@ -1,7 +1,5 @@
 """Local engine: packs run on threads, and are cancelled between txids."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Spark engine: sessions, the exchange, cancellation, and the tables as other readers see them."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -25,17 +23,13 @@ from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import EngineError
 
-# --- sessions, without Java -------------------------------------------------------------------------------------------
-
 
 def session(settings: dict[str, str]) -> Any:
     """Return a fake session with what `check_session` reads."""
     return SimpleNamespace(conf=SimpleNamespace(get=settings.get))
 
 
-def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unchangeable_spark_settings_are_reported_once_with_their_cost(caplog) -> None:
     known = session({"spark.scheduler.mode": "FIFO"})
     with caplog.at_level(logging.WARNING, "txstorm.spark"):
         for _ in range(2):
@@ -43,9 +37,7 @@ def test_unchangeable_spark_settings_are_reported_once_with_their_cost(
     assert len(caplog.messages) == len(client.WANTED) == 3
     assert any("spark.scheduler.mode=FIFO instead of FAIR; that costs packs that" in one for one in caplog.messages)
     assert any(f"{client.UNIX_SOCKETS}=None instead of true; that costs about 50 ms" in one for one in caplog.messages)
-
-
-def test_a_session_with_all_settings_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.clear()
     client.check_session(session({key: wanted for key, (wanted, _) in client.WANTED.items()}))
     assert caplog.messages == []
 
@@ -56,10 +48,10 @@ class Builder:
     def __init__(self, fails: bool) -> None:
         self.fails, self.path = fails, ""
 
-    def appName(self, name: str) -> Builder:
+    def appName(self, name: str):
         return self
 
-    def config(self, key: str, value: str) -> Builder:
+    def config(self, key: str, value: str):
         return self
 
     def getOrCreate(self) -> None:
@@ -70,9 +62,7 @@ class Builder:
 
 @pytest.mark.parametrize("before", [None, "elsewhere"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_only_spark_workers_inherit_the_drivers_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str | None, fails: bool
-) -> None:
+def test_only_spark_workers_inherit_the_drivers_path(monkeypatch, tmp_path, before, fails) -> None:
     builder = Builder(fails)
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
     monkeypatch.setattr(client, "check_installed", lambda: None)
@@ -98,9 +88,6 @@ def test_job_failures_are_summarized_in_one_sentence() -> None:
     assert client.explain_failure(Exception(java)).endswith("Job 3 cancelled part of group")
     assert client.explain_failure(Exception("first\n  at java\nsecond")) == "the Spark job failed: first | second"
     assert client.explain_failure(KeyError()) == "the Spark job failed: KeyError"
-
-
-# --- on Spark ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -197,9 +184,7 @@ def files_after_warm_up(spark: Any, directory: Path, *, fatal: bool) -> set[str]
 
 @pytest.mark.spark
 @pytest.mark.parametrize("fatal", [False, True])
-def test_warm_up_loads_user_code_without_calling_it(
-    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, fatal: bool
-) -> None:
+def test_warm_up_loads_user_code_without_calling_it(spark, tmp_path, caplog, fatal) -> None:
     """A worker that dies during warm-up only logs a warning."""
     told = files_after_warm_up(spark, tmp_path, fatal=fatal)
     assert {name.partition("-")[0] for name in told} == {"loaded"}

@@ -1,7 +1,5 @@
 """Servers of joins: which requests come in, by host name, origin, token and content type; and the limit of names."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -22,10 +20,8 @@ REPORT["partitions"]["p"] |= {"time": 1, "caught_up": True}
 
 def status(app: Any, path: str, body: Any = None, host: str | None = HOME, **headers: str) -> int:
     """Return the status of a call of an ASGI application; a POST if there is a body."""
-    given = {
-        **({} if host is None else {"host": host}),
-        **{name.replace("_", "-"): one for name, one in headers.items()},
-    }
+    given = {} if host is None else {"host": host}
+    given |= {name.replace("_", "-"): one for name, one in headers.items()}
     scope = {
         "type": "http",
         "method": "GET" if body is None else "POST",
@@ -92,9 +88,8 @@ def test_with_a_token_it_decides_and_beyond_loopback_it_alone(listening):
     guarded = Guard(delay_app(), checked_door(listening, "secret", "--token"))
     given = {**JSON, "authorization": "bearer secret"}
     foreign = 403 if listening == "127.0.0.1" else 200
-    assert [
-        status(guarded, "/delay/a", REPORT, **{**given, "authorization": one}) for one in ("secret", "Bearer x")
-    ] == [401] * 2
+    wrong = [{**given, "authorization": one} for one in ("secret", "Bearer x")]
+    assert [status(guarded, "/delay/a", REPORT, **one) for one in wrong] == [401] * 2
     assert status(guarded, "/delay/a", REPORT, **given) == 200
     assert status(guarded, "/delay/a", REPORT, "box.lan", origin="http://evil.example", **given) == foreign
     assert status(guarded, "/delay/a", REPORT, **{**given, "content-type": "text/plain"}) == 415

@@ -1,7 +1,5 @@
 """Configurations of ready-made joins: values, and every fault, all of them at once; parsing of records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -65,11 +63,8 @@ def faults(tmp_path: Path, **parts: Any) -> list[str]:
 def test_the_example_is_valid_and_shows_every_option():
     text = EXAMPLE.read_text(encoding="utf-8")
     config = JoinService.read(EXAMPLE)
-    assert (config.join.how, config.join.after, config.right.lag) == (
-        "left",
-        timedelta(minutes=10),
-        timedelta(seconds=5),
-    )
+    found = (config.join.how, config.join.after, config.right.lag)
+    assert found == ("left", timedelta(minutes=10), timedelta(seconds=5))
     for part in (config, config.left, config.join, config.sink):
         assert [name for name in type(part).model_fields if name not in text] == []
 
@@ -77,9 +72,7 @@ def test_the_example_is_valid_and_shows_every_option():
 @pytest.mark.parametrize(
     ("variant", "url", "other"), [("redis", "redis://127.0.0.1:6379/0", "token"), ("rest", "http://h:1", "prefix")]
 )
-def test_the_commented_options_of_the_example_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, url: str, other: str
-):
+def test_the_commented_options_of_the_example_are_valid(tmp_path, monkeypatch, variant, url, other):
     monkeypatch.setenv("STORE_TOKEN", "secret")
     monkeypatch.setenv("KAFKA_PASSWORD", "secret, too")
     text = re.sub(r'(?m)^# (?=[\["]|\w+ = )', "", EXAMPLE.read_text(encoding="utf-8"))
@@ -92,7 +85,7 @@ def test_the_commented_options_of_the_example_are_valid(
     assert (config.left.idle, config.sink.key) == (timedelta(minutes=5), "ad")
 
 
-def test_values(tmp_path: Path):
+def test_values_spellings_and_fields_of_results(tmp_path: Path):
     config = read(
         tmp_path,
         left='lag = "1.5 s"\nstart = 2026-01-31T12:00:00Z',
@@ -104,20 +97,12 @@ def test_values(tmp_path: Path):
     assert config.join.after == timedelta(milliseconds=250)
     assert config.right.side("right").made().key == ("view",)
     assert config.settings == {"max_spout_pending": 4}
-
-
-def test_files_and_spellings_that_are_accepted(tmp_path: Path):
-    """A byte order mark, Spark's join types, bounds that begin later, and client settings as TOML reads them."""
     client = '[kafka]\nsocket.keepalive.enable = true\n"socket.timeout.ms" = 6000'
     changes = {"\nname": "\ufeff\nname", 'before = "0 s"': 'before = "-1 min"'}
     config = read(tmp_path, changes=changes, join='how = "left_outer"\nafter = "1 h"', more=client)
     assert (config.join.how, config.join.before) == ("left", timedelta(minutes=-1))
     assert config.kafka == {"socket.keepalive.enable": "true", "socket.timeout.ms": "6000"}
     config.topology()
-
-
-def test_fields_of_results(tmp_path: Path):
-    """A field that both sides have carries the name of its side."""
     expected = {"left_view": int, "ad": str, "left_at": int, "click": int, "right_view": int, "right_at": datetime}
     assert read(tmp_path).columns() == expected
     chosen = read(tmp_path, join='select = ["right:at", "left:ad"]')
@@ -154,10 +139,7 @@ ONE = [
     ({"left": 'id = "vew"'}, "left.id: 'vew' is none of the fields view, ad, at (did you mean 'view'?)"),
     ({"left": 'start = "now"'}, "left.start: expected 'earliest', 'latest', or a time with a zone"),
     ({"left": "start = 2026-01-31T12:00:00"}, "left.start: expected 'earliest', 'latest', or a time with a zone"),
-    (
-        {"join": 'how = "lefft"'},
-        "join.how: expected 'inner', 'left', 'right', 'full', 'semi' or 'anti', got 'lefft' (d",
-    ),
+    ({"join": 'how = "lefft"'}, "join.how: expected 'inner', 'left', 'right', 'full', 'semi' or 'anti', got 'lefft'"),
     ({"join": 'after = "-1 s"'}, "join.after: the bounds are inverted: before + after is negative"),
     ({"join": 'select = ["view"]'}, "join.select: expected 'stream:field', such as 'left:view', got 'view'"),
     ({"join": 'select = ["left:vew"]'}, "join.select: 'left:vew': the side has no field 'vew' (did you mean 'view'?)"),
@@ -179,10 +161,7 @@ ONE = [
         {"more": '[sink]\ntype = "kafka"\nname = "joined"\nkey = "add"'},
         "sink: key: the results have no field 'add' (did you mean 'ad'?)",
     ),
-    (
-        {"more": '[sink]\ntype = "kafka"\nname = "views"'},
-        "sink: the join reads topic 'views', so it cannot write to it",
-    ),
+    ({"more": '[sink]\ntype = "kafka"\nname = "views"'}, "sink: the join reads topic 'views', so it cannot write to"),
     ({"more": '[sink]\ntype = "kafka"\nname = "a b"'}, "sink.name: expected a topic, at most 249 letters"),
     ({"more": '[kafka]\n"group.id" = "g"'}, "kafka: the client setting 'group.id' is txstorm's own"),
     ({"more": '[kafka]\n"bootstrap.servers" = "h:1"'}, "kafka: bootstrap.servers: give the brokers as servers"),
@@ -214,7 +193,7 @@ def test_settings_that_load_code_are_refused_before_a_client_is_made(tmp_path: P
     assert made == []
 
 
-def test_faults_of_one_option_do_not_hide_each_other(tmp_path: Path):
+def test_faults_do_not_hide_each_other(tmp_path: Path):
     changes = {'key = "view"': 'key = ["vew", "add", "ad", "ad"]', "127.0.0.1:9092": "kafka"}
     client = '[kafka]\n"group.id" = "g"\n"sasl.pasword" = "secret"\n"security.protocol" = "secret"'
     found = faults(tmp_path, changes=changes, more=client)
@@ -222,9 +201,12 @@ def test_faults_of_one_option_do_not_hide_each_other(tmp_path: Path):
     assert not any("secret" in fault for fault in found)
     found = faults(tmp_path, changes={'ad = "str"': '_a = "str", "" = "str", partition = "str"'})
     assert [fault.split(":")[0] for fault in found] == ["left.fields"] * 3
+    chosen = 'how = "rihgt"\nselect = ["left:vew", "rigth:at"]'
+    found = [fault.split(":")[0] for fault in faults(tmp_path, left='unit = "min"', join=chosen)]
+    assert found == ["left.unit", "join.how", "join.select", "join.select"]
 
 
-def test_faults_of_a_store(tmp_path: Path):
+def test_faults_of_a_store_and_options_that_its_variant_does_not_have(tmp_path: Path):
     assert faults(tmp_path, top='variant = "redis"') == [
         "store: missing: variant = 'redis' needs a section [store] with url and retain",
         "right: id is missing: a store tells repeated rows from new ones by it",
@@ -237,20 +219,6 @@ def test_faults_of_a_store(tmp_path: Path):
         more='[store]\nurl = "redis://h"\nretain = "1 h"\n[sink]\nname = "n"\nunmatched_right = "u"',
     )
     assert [fault.split(":")[0] for fault in wrong] == ["join", "store", "sink"]
-
-
-def test_a_fault_does_not_hide_another_one(tmp_path: Path):
-    """Selected fields are checked although the type of the join, and a field of a side, are wrong."""
-    chosen = 'how = "rihgt"\nselect = ["left:vew", "rigth:at"]'
-    assert [fault.split(":")[0] for fault in faults(tmp_path, left='unit = "min"', join=chosen)] == [
-        "left.unit",
-        "join.how",
-        "join.select",
-        "join.select",
-    ]
-
-
-def test_options_of_a_store_that_its_variant_does_not_have(tmp_path: Path):
     for variant, store, expected in [
         ("redis", 'url = "redis://h"\ntoken = "t"', "store: token: it is for variant = 'rest'"),
         ("rest", 'url = "http://h"\nprefix = "p"', "store: prefix: it is for variant = 'redis'"),
@@ -263,14 +231,11 @@ def test_options_of_a_store_that_its_variant_does_not_have(tmp_path: Path):
         assert fault.startswith(expected) and "secret" not in fault
 
 
-def test_bounds_that_a_store_cannot_have(tmp_path: Path):
+def test_bounds_that_a_store_cannot_have_and_keys_that_can_never_match(tmp_path: Path):
     parts = {"top": 'variant = "redis"', "right": 'id = "click"', "more": '[store]\nurl = "redis://h"\nretain = "1 h"'}
     (fault,) = faults(tmp_path, changes={'before = "0 s"': 'before = "61 min"'}, **parts)
     assert fault.startswith("store: retain: right rows would expire before the left rows")
     read(tmp_path, changes={'before = "0 s"': 'before = "60 min"'}, **parts)
-
-
-def test_keys_of_other_types_can_never_match(tmp_path: Path):
     wrong = "\n".join(faults(tmp_path, changes={'key = "view"': 'key = "ad"'}))
     assert "right: key ['view'] has the types ['int'], that of left ['ad'] has" in wrong
 

@@ -1,7 +1,5 @@
 """Rows of a table found by key, against a loop over all rows; tables of others; the cache of a process."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -105,9 +103,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> list[Content]:
     return read
 
 
-def test_a_process_reads_a_version_once_and_drops_the_oldest(
-    tmp_path: Path, cache: list[Content], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_reads_a_version_once_and_drops_the_oldest(tmp_path, cache, monkeypatch) -> None:
     for _ in range(3):
         write_deltalake(tmp_path / "t", pa.table({"id": range(1000)}), mode="append")
     table_id = ExternalTable(tmp_path / "t").id

@@ -11,11 +11,7 @@ from txstorm.errors import InputError
 from txstorm.joins import first_at_or_after
 
 
-def scanned(times, start, end, wanted):
-    return next((offset for offset in range(start, end) if times[offset] >= wanted), end)
-
-
-def test_it_finds_what_a_scan_finds():
+def test_it_finds_what_a_scan_finds_and_passes_errors_of_the_source_on():
     """A4: the first offset at or after a time, with equal times, empty ranges, and times before and after all."""
     rng = seeded()
     for _ in range(300):
@@ -23,10 +19,17 @@ def test_it_finds_what_a_scan_finds():
         start = rng.randint(0, len(times))
         end = rng.randint(start, len(times))
         wanted = rng.choice([rng.randrange(-1, 22), rng.random() * 20, -math.inf, math.inf])
-        assert first_at_or_after(times.__getitem__, start, end, wanted) == scanned(times, start, end, wanted)
+        found = next((offset for offset in range(start, end) if times[offset] >= wanted), end)
+        assert first_at_or_after(times.__getitem__, start, end, wanted) == found
+
+    def time_of(offset):
+        raise ConnectionError("broker away")
+
+    with pytest.raises(ConnectionError, match="broker away"):
+        first_at_or_after(time_of, 0, 3, 1)
 
 
-def test_the_end_is_excluded_and_never_asked_for_and_a_million_offsets_take_twenty_questions():
+def test_a_million_offsets_take_twenty_questions_none_of_them_for_the_end_also_where_times_decrease():
     times = np.arange(0, 100, 10)
     assert first_at_or_after(times.__getitem__, np.int64(2), np.int64(10), np.float64(41)) == 5
     asked = []
@@ -36,9 +39,6 @@ def test_the_end_is_excluded_and_never_asked_for_and_a_million_offsets_take_twen
     asked.clear()
     assert first_at_or_after(lambda offset: asked.append(offset) or offset, 0, 1_000_000, 765_432) == 765_432
     assert len(asked) <= 20
-
-
-def test_where_times_decrease_the_one_found_has_reached_the_time_and_the_one_before_has_not():
     rng = random.Random(3)
     times = [rng.randrange(100) for _ in range(500)]
     for wanted in range(1, 100):
@@ -60,11 +60,3 @@ def test_answers_ranges_and_wanted_times_that_are_none(message, cases):
     for answer, start, end, wanted in cases:
         with pytest.raises(InputError, match=message):
             first_at_or_after(lambda offset, answer=answer: answer, start, end, wanted)
-
-
-def test_an_error_of_the_source_is_passed_on():
-    def time_of(offset):
-        raise ConnectionError("broker away")
-
-    with pytest.raises(ConnectionError, match="broker away"):
-        first_at_or_after(time_of, 0, 3, 1)

@@ -53,7 +53,7 @@ def test_rows_read_from_the_state_in_any_order_are_found_as_if_they_had_just_com
         assert sorted(flagged) == sorted(already), seed
 
 
-def test_a_merge_drops_expired_rows_and_keeps_flags():
+def test_a_merge_drops_expired_rows_and_keeps_flags_and_a_window_its_bound_and_columns():
     blocks = [
         Block.of(one.hashes, one.times, one.stored) for one in (rows_of([(1, 5, 0), (2, 1, 1)]), rows_of([(1, 4, 2)]))
     ]
@@ -64,27 +64,21 @@ def test_a_merge_drops_expired_rows_and_keeps_flags():
     merged = Block.merged(window.blocks, 4)
     assert (len(merged), merged.times.tolist(), merged.matched.tolist()) == (2, [4, 5], [False, True])
     assert merged.stored.column("number").take(pa.array(merged.at)).to_pylist() == [2, 0]
-
-
-def numbers_of(window, left, known):
-    """Return the numbers of the rows in a window that match `left` rows at their times."""
-    return window.stored(window.pairs(left, left.times, left.times, known), ["number"])["number"].to_pylist()
-
-
-def test_the_bound_of_a_window_never_goes_back_and_keys_of_equal_hash_do_not_match():
     window, _ = RightWindow().with_rows(rows_of([(1, 5, 0), (1, 9, 1)])).expire(7, 0)
     window, never = window.expire(3, 1)
     assert (window.bound, len(window), never) == (7, 1, [])
     window = RightWindow().with_rows(rows_of([(1, 5, 0), (16, 5, 1)]))
     assert numbers_of(window, rows_of([(16, 5, 9)]), 1) == [1]
-
-
-def test_a_window_holds_only_the_columns_that_it_needs():
     rows = rows_of([(1, 5, 0), (2, 6, 1)])
     rows = Rows(rows.hashes, rows.times, rows.stored.append_column("text", pa.array(["a", "b"])), rows.keyed)
     window = RightWindow(columns=("key", "number")).with_rows(rows).with_rows(rows)
     assert [block.stored.column_names for block in window.blocks] == [["key", "number"]] * 2
     assert numbers_of(window, rows_of([(1, 5, 9)]), 0) == [0, 0]
+
+
+def numbers_of(window, left, known):
+    """Return the numbers of the rows in a window that match `left` rows at their times."""
+    return window.stored(window.pairs(left, left.times, left.times, known), ["number"])["number"].to_pylist()
 
 
 def test_more_rows_in_a_transaction_than_there_are_arrivals_are_refused():

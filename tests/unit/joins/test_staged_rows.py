@@ -1,7 +1,5 @@
 """Staged store rows: what is staged comes back as it was, in requests of one task and txid."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -33,7 +31,7 @@ def typed(*values):
     return pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names=["key", "id", "value"])
 
 
-def test_requests_are_of_one_task_and_txid_from_memory_and_from_the_staged_table():
+def test_requests_are_of_one_task_and_txid_also_of_other_types_and_an_expiry_alone():
     first = {0: typed(("a", "1", 1), ("b", "2", 2), ("a", "3", 3)), 1: typed(("c", "4", None))}
     group = group_with(first, {1: typed(("c", "5", 5))})
     made = group.changes(1, 2)
@@ -42,6 +40,13 @@ def test_requests_are_of_one_task_and_txid_from_memory_and_from_the_staged_table
         assert requests[0][1] == StoreRow("b", "2", 1001, {"key": "b", "id": "2", "value": 2})
         assert expiry is None
     assert group.puts(1, 3, 2) is None  # another process has run txid 3
+    group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
+    requests, _ = puts_of(group.changes(1, 3), 9)
+    assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
+    group = group_with()
+    group.handle("fill", 0, 1).expiry = 77
+    group.end_txid(1)
+    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
 
 
 @pytest.mark.parametrize(
@@ -61,17 +66,7 @@ def test_values_come_back_as_they_were(values):
     assert [list(map(type, row)) for row in found] == [list(map(type, row)) for row in given]
 
 
-def test_transactions_of_other_types_are_staged_together_and_an_expiry_alone():
-    group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
-    requests, _ = puts_of(group.changes(1, 3), 9)
-    assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
-    group = group_with()
-    group.handle("fill", 0, 1).expiry = 77
-    group.end_txid(1)
-    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
-
-
-def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has_expired():
+def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_of_which_the_first_of_an_id_stays():
     store = MemoryStore()
     store.put_many([StoreRow("a", "1", 5, {"value": "first"}), StoreRow("a", "0", 2, {})])
     group = group_with({0: typed(("a", "1", 9), ("a", "2", 9), ("b", "3", 9))}, store=store)
@@ -86,10 +81,6 @@ def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_and_hide_what_has
         assert [row.id for row in found["a"]] == ids
         assert found["c"] == []
     assert found["a"][0].value == {"value": "first"}
-
-
-def test_the_first_staged_row_of_an_id_stays_wherever_a_later_one_is():
-    """A13: the row of a repeated id is not seen, as it will not be put; ids of other types, and of other keys, are."""
     first = [("a", 1, "first"), ("a", True, "bool"), ("b", 1, "b")]
     group = group_with({0: first}, {0: [("a", 1, "again"), ("a", 2, "other"), (1, 1, "int"), (True, 1, "true")]})
     handle = LookUpGroup(StoreUse("match", MemoryStore()), group).handle("match", 0, 2)

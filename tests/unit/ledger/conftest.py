@@ -1,7 +1,5 @@
 """Fixtures: every implementation of the ledger, and other processes that use the SQLite ledger."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

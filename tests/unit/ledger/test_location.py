@@ -1,7 +1,5 @@
 """Location of a ledger: its name (such as `delta:PATH`), and its record in the data directory."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -25,10 +23,7 @@ BASE = Path("/data/words")
         ("delta:./control", LedgerSpec("delta", "/data/words/control")),
         ("delta:file:///mnt/control", LedgerSpec("delta", "/mnt/control")),
         ("delta:s3://bucket/control/", LedgerSpec("delta", "s3://bucket/control")),
-        (
-            "delta:abfss://box@account.dfs.core.windows.net/l",
-            LedgerSpec("delta", "abfss://box@account.dfs.core.windows.net/l"),
-        ),
+        ("delta:abfss://box@a.dfs.core.windows.net/l", LedgerSpec("delta", "abfss://box@a.dfs.core.windows.net/l")),
         ("zookeeper:a:2181,b/storm/words", LedgerSpec("zookeeper", "a:2181,b/storm/words")),
         ("zookeeper:[::1]:2181//words/", LedgerSpec("zookeeper", "[::1]:2181/words")),
         ("memory", LedgerSpec("memory")),
@@ -69,16 +64,12 @@ def test_malformed_ledger_names_are_rejected(text, says):
     with pytest.raises(InputError) as caught:
         parse_ledger(text)
     assert says in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "refused",
-    [
-        lambda: parse_ledger("zookeeper:me:hunter2@a/c"),
-        lambda: parse_ledger("delta:s3://key:hunter2@bucket/x"),
-        lambda: checked_hosts("me:hunter2@a:2181", 2181),
-        lambda: local_directory("s3://key:hunter2@bucket/x"),
-    ],
+    [lambda: checked_hosts("me:hunter2@a:2181", 2181), lambda: local_directory("s3://key:hunter2@bucket/x")],
 )
 def test_a_password_that_is_refused_is_not_repeated(refused):
     with pytest.raises(InputError) as caught:
@@ -86,7 +77,7 @@ def test_a_password_that_is_refused_is_not_repeated(refused):
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_data_directory_records_its_ledger_and_can_be_moved(tmp_path):
+def test_a_data_directory_records_its_ledger_can_be_moved_and_rejects_another_one(tmp_path):
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     assert recorded_ledger(data_dir) is None
@@ -97,9 +88,6 @@ def test_a_data_directory_records_its_ledger_and_can_be_moved(tmp_path):
     assert recorded_ledger(moved) == LedgerSpec("delta", str(moved / "control"))
     record_ledger(moved, LedgerSpec("delta", "s3://bucket/control"))
     assert chosen_ledger(moved, None) == chosen_ledger(moved, "delta:s3://bucket/control")
-
-
-def test_a_ledger_other_than_the_recorded_one_is_rejected_and_both_are_named(tmp_path):
     open_ledger(tmp_path, create=True).close()
     with pytest.raises(InputError) as caught:
         chosen_ledger(tmp_path, f"delta:{tmp_path}/control")

@@ -1,7 +1,5 @@
 """The rules of `check_ledger`, tested with every ledger; new implementations are registered in conftest.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -33,14 +31,11 @@ def test_messages_for_wrong_expectations(ledger: Ledger, op: Op, wording: str) -
         ledger.commit([op])
 
 
-def test_messages_for_malformed_paths_and_long_values(ledger: Ledger) -> None:
+def test_messages_for_malformed_paths_and_long_values_and_about_the_lease_holder(ledger, another) -> None:
     with pytest.raises(InputError, match="ledger path 'a//b'"):
         ledger.get("a//b")
     with pytest.raises(InputError, match=rf"'b'.*at most {MAX_VALUE} bytes, got {MAX_VALUE + 1}"):
         ledger.commit([Put("b", b"x" * (MAX_VALUE + 1))])
-
-
-def test_messages_about_the_lease_holder(another: Another) -> None:
     first, second = another(), another()
     first.acquire("one")
     assert "'one' (pid " in str(second.holder())

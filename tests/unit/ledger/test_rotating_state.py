@@ -1,7 +1,5 @@
 """Storm's rotating state: items 23 to 30 of the conformance list, and txstorm's additions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -59,14 +57,8 @@ def test_items_23_to_26_strict_order(ledger: Ledger) -> None:
 def test_item_27_not_strict(ledger: Ledger) -> None:
     """Item 27 (T41): a non-strict rotating state allows gaps, and stores None for a txid below the newest."""
     init, state = Variable(10), loose(ledger)
-    for value, txid, expected in [
-        (20, 10, 20),
-        (20, 20, 20),
-        (9, 12, None),
-        (9, 19, None),
-        (9, 12, None),
-        (20, 21, 20),
-    ]:
+    steps = [(20, 10, 20), (20, 20, 20), (9, 12, None), (9, 19, None), (9, 12, None), (20, 21, 20)]
+    for value, txid, expected in steps:
         init.value = value
         assert state.get_state(txid, init) == expected
     assert 12 in state

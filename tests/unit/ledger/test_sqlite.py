@@ -1,7 +1,5 @@
 """The SQLite ledger, beyond the rules common to all ledgers: its file, readers, kills and full disks."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -40,7 +38,7 @@ def refused(path: Path, error: type[Exception], *words: str, read_only: bool = F
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_missing_file_is_created_only_on_request(tmp_path: Path) -> None:
+def test_a_file_is_created_only_on_request_and_once_also_in_a_directory_of_an_odd_name(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     refused(path, DataDirectoryError, "No such file")
     refused(path, DataDirectoryError, "No such file", read_only=True)
@@ -49,9 +47,6 @@ def test_a_missing_file_is_created_only_on_request(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     SqliteLedger(path, create=True).close()
     assert [p.name for p in tmp_path.iterdir()] == ["ledger.db"]
-
-
-def test_creating_a_ledger_twice_keeps_the_first_also_in_a_directory_of_an_odd_name(tmp_path: Path) -> None:
     directory = tmp_path / "a b?mode=ro#c%41ä"
     directory.mkdir()
     path = filled(directory / "ledger.db", 3)
@@ -103,6 +98,15 @@ def test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_i
         assert (pragma(ledger, "synchronous"), pragma(ledger, "journal_mode")) == (2, "wal")
         ledger.commit([Put("a", b"1")])
         assert other.get("a") == Entry(b"1", 0)
+    with opened(ledger_file) as ledger, opened(ledger_file) as other:
+        ledger.commit([Put("status", b"1")], durable=False)
+        assert pragma(ledger, "synchronous") == 2
+        assert other.get("status") == Entry(b"1", 0)
+        with pytest.raises(ConflictError):
+            ledger.commit([Put("status", b"2", ABSENT)], durable=False)
+        assert pragma(ledger, "synchronous") == 2
+        ledger.commit([Put("status", b"2", 0)])
+        assert other.get("status") == Entry(b"2", 1)
 
 
 @integration
@@ -155,9 +159,7 @@ def test_copying_the_data_directory_in_the_process_loses_no_later_commit(
         shutil.copytree(ledger_file.parent, tmp_path_factory.mktemp("copies") / "copy")
         processes.run(commit.format("b"), ledger_file)
         ledger.commit([Put("c", b"")])
-        SqliteLedger(
-            ledger_file, create=False, read_only=True
-        ).close()  # another handle of this process: the locks stay
+        SqliteLedger(ledger_file, create=False, read_only=True).close()  # of this process: the locks stay
         processes.run(commit.format("d"), ledger_file)
         assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
     assert processes.run(look, ledger_file) == "['a', 'b', 'c', 'd']\n"
@@ -242,7 +244,7 @@ def test_a_ledger_in_a_read_only_directory_can_be_read(left: str, in_child) -> N
         shutil.rmtree(directory)
 
 
-def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
+def test_a_full_disk_and_a_commit_of_another_process_are_reported(ledger_file: Path) -> None:
     with opened(ledger_file) as ledger:
         ledger.commit([Put("a", b"1")])
         pragma(ledger, "max_page_count = 1")  # SQLite's limit stands in for a full disk
@@ -251,6 +253,12 @@ def test_a_full_disk_changes_nothing_and_is_reported(ledger_file: Path) -> None:
         assert ledger.scan("") == {"a": Entry(b"1", 0)}
         pragma(ledger, "max_page_count = 100000")
         ledger.commit([Put("a", b"2", 0)])
+    with opened(ledger_file, busy=0.05) as ledger:
+        with closing(sqlite3.connect(ledger_file, isolation_level=None)) as hanging:
+            hanging.execute("BEGIN IMMEDIATE")
+            with pytest.raises(HeldError, match="expected another process to end its commit, got database is locked"):
+                ledger.commit([Put("a", b"")])
+        ledger.commit([Put("a", b"")])
 
 
 def test_damage_under_a_live_handle_is_reported_as_such(tmp_path: Path) -> None:
@@ -289,7 +297,7 @@ def test_local_directories_are_accepted(directory: str | Path, local: str) -> No
     assert local_directory(directory) == Path(local)
 
 
-def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
+def test_the_directory_of_a_ledger_is_created_on_request_and_accessible_by_its_user_only(tmp_path: Path) -> None:
     data_dir = tmp_path / "not" / "there"
     with pytest.raises(DataDirectoryError):
         open_ledger(data_dir, create=False)
@@ -301,9 +309,6 @@ def test_the_ledger_of_a_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="file/below"):  # which cannot be created
         open_ledger(tmp_path / "file" / "below", create=True)
-
-
-def test_a_new_data_directory_is_accessible_by_its_user_only(tmp_path: Path) -> None:
     shared, own = tmp_path / "shared", tmp_path / "shared" / "own"
     with closing(open_ledger(own, create=True)):
         assert own.stat().st_mode & 0o777 == 0o700
@@ -313,24 +318,3 @@ def test_a_new_data_directory_is_accessible_by_its_user_only(tmp_path: Path) -> 
         assert shared.stat().st_mode & 0o777 == 0o755  # the mode of an existing directory is not changed
     with closing(open_ledger(tmp_path / "delta", create=True, ledger=parse_ledger(f"delta:{tmp_path}/ledger"))):
         assert (tmp_path / "ledger").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_commit_with_durable_false_is_visible_to_others_and_synced(ledger_file: Path):
-    with opened(ledger_file) as ledger, opened(ledger_file) as other:
-        ledger.commit([Put("status", b"1")], durable=False)
-        assert pragma(ledger, "synchronous") == 2
-        assert other.get("status") == Entry(b"1", 0)
-        with pytest.raises(ConflictError):
-            ledger.commit([Put("status", b"2", ABSENT)], durable=False)
-        assert pragma(ledger, "synchronous") == 2
-        ledger.commit([Put("status", b"2", 0)])
-        assert other.get("status") == Entry(b"2", 1)
-
-
-def test_a_commit_waits_for_another_process_up_to_its_time_limit(ledger_file: Path):
-    with opened(ledger_file, busy=0.05) as ledger:
-        with closing(sqlite3.connect(ledger_file, isolation_level=None)) as hanging:
-            hanging.execute("BEGIN IMMEDIATE")
-            with pytest.raises(HeldError, match="expected another process to end its commit, got database is locked"):
-                ledger.commit([Put("a", b"")])
-        ledger.commit([Put("a", b"")])

@@ -1,7 +1,5 @@
 """Ledger values: their encoding as JSON, and the files that store long values."""
 
-from __future__ import annotations
-
 import json
 import random
 from enum import IntEnum

@@ -36,7 +36,7 @@ def drawn(one: Moment) -> str:
     return file.getvalue()
 
 
-def test_rows_show_the_last_committed_and_first_active_transactions():
+def test_rows_line_and_table_show_the_last_committed_and_first_active_transactions_and_totals():
     found = rows(moment())
     assert [row[0] for row in found[:COMMITTED_ROWS]] == [str(txid) for txid in range(13, 21)]
     assert found[0] == ("13", "committed", "1,234", "12.3", "1.0", "2.0", "3.0", "4.0", "5.2", "3", "2")
@@ -47,23 +47,6 @@ def test_rows_show_the_last_committed_and_first_active_transactions():
     assert {len(row) for row in found} == {len(COLUMNS)}
     skipped = Moment("w", "local", "running", Snapshot(), [progress(1, {"finish": 1.0, "complete": 2.0})])
     assert rows(skipped) == [("1", "committed", "1,234", "12.3", "1.0", "", "", "", "2.0", "3", "2")]
-
-
-def test_blocked_and_the_last_failure_are_shown_everywhere():
-    one = moment(blocked="changes/counts: [gone]", last_failure="21: b[0] raised <X>\nTraceback of it")
-    for text in (line(one), drawn(one)):
-        assert "BLOCKED(changes/counts: [gone])" in text
-        assert "last failure: 21: b[0] raised <X>" in text
-        assert "Traceback" not in text
-    assert "BLOCKED(changes/counts: [gone])" in as_html(one)
-    assert "raised &lt;X&gt;" in as_html(one)
-    assert "<X>" not in as_html(one)
-    long = moment(last_failure="21:7, 3 times: " + "why " * 100)  # one line, however narrow
-    assert [text.rstrip()[-1] for text in drawn(long).splitlines() if "why" in text] == ["…"]
-    assert len(line(long)) - len(line(moment())) < FAILURE_LENGTH + 20
-
-
-def test_the_line_and_the_table_have_totals_and_columns():
     assert line(moment()) == (
         "words: committed txid 20, 9 in flight (2 committing, 7 processing), 20 txids with 20,000 input rows in 10.0 s, "
         "2,468 rows/s in the last 10 s, 2,000 on average, 24,680 tuples in all, 2 replays"
@@ -76,7 +59,18 @@ def test_the_line_and_the_table_have_totals_and_columns():
     assert "committed txid 0, 0 in flight, 0 txids" in drawn(one)
 
 
-def test_work_that_takes_long_is_shown_everywhere():
+def test_blocked_the_last_failure_long_work_and_what_holds_a_join_back_are_shown_everywhere():
+    one = moment(blocked="changes/counts: [gone]", last_failure="21: b[0] raised <X>\nTraceback of it")
+    for text in (line(one), drawn(one)):
+        assert "BLOCKED(changes/counts: [gone])" in text
+        assert "last failure: 21: b[0] raised <X>" in text
+        assert "Traceback" not in text
+    assert "BLOCKED(changes/counts: [gone])" in as_html(one)
+    assert "raised &lt;X&gt;" in as_html(one)
+    assert "<X>" not in as_html(one)
+    long = moment(last_failure="21:7, 3 times: " + "why " * 100)  # one line, however narrow
+    assert [text.rstrip()[-1] for text in drawn(long).splitlines() if "why" in text] == ["…"]
+    assert len(line(long)) - len(line(moment())) < FAILURE_LENGTH + 20
     job = WorkProgress(23, 25, "processing", 1234.5, 3, 8, 1_000_000, "split[1]", 65_000)
     one = moment(working=(WorkProgress(21, 21, "committing", 2.0), job))
     expected = (
@@ -86,10 +80,6 @@ def test_work_that_takes_long_is_shown_everywhere():
     for text in (line(one), drawn(one), as_html(one)):
         assert all(note in text for note in expected)
     assert repr(one.snapshot).count("txid 21 committing") == 1
-
-
-def test_a_join_names_the_partition_that_holds_it_back():
-    """In the line, the live table, and the notebook: which partition, and for how long it has had no data."""
     held = HeldBack("feed", "r", "r1", timedelta(seconds=90))
     position = datetime(2026, 1, 31, 12, tzinfo=UTC)
     shown = WindowProgress(position, timedelta(seconds=95), 7, 1, held, "join")

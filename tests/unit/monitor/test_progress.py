@@ -1,7 +1,5 @@
 """Progress of a run: the latest transactions, totals, and transactions in flight."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -18,7 +16,7 @@ def progress(txid: int, tuples: int = 5) -> TransactionProgress:
     return TransactionProgress(txid, txid + 100, stamp, "lines", counts, 2, 1, 12.3456, {"finish": 1.23456}, ("seen",))
 
 
-def test_input_rows_are_the_tuples_of_the_spout() -> None:
+def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     one = progress(3)
     assert one.numInputRows == 5
     assert one.durationMs == {"process": 12.346, "finish": 1.235}
@@ -27,18 +25,12 @@ def test_input_rows_are_the_tuples_of_the_spout() -> None:
     assert document["tuples"] == {"lines": 5, "split": 10}
     assert document["reported"] == ["seen"]
     assert "\n" in one.prettyJson
-
-
-def test_recent_transactions_are_kept_and_all_are_counted() -> None:
     monitor = Monitor()
     for txid in range(1, RECENT + 11):
         monitor.committed([progress(txid)])
     assert [one.txid for one in monitor.recent()] == list(range(11, RECENT + 11))
     assert monitor.snapshot().txids == RECENT + 10
     assert monitor.snapshot().tuples == 15 * (RECENT + 10)
-
-
-def test_a_snapshot_shows_what_the_coordinator_sees() -> None:
     monitor = Monitor()
     assert monitor.snapshot().in_flight == ()
     state = initial(Config(2))
@@ -84,17 +76,8 @@ def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
             monitor.committed([progress(second, 1000)])
         if second in (2, 101, 105, 110, 140, 145, 149, 150, 160):
             rates[second] = (round(monitor.snapshot().rate), round(monitor.snapshot().average))
-    assert rates == {
-        2: (0, 0),
-        101: (100, 10),
-        105: (500, 48),
-        110: (1000, 91),
-        140: (1000, 286),
-        145: (500, 276),
-        149: (100, 268),
-        150: (0, 267),
-        160: (0, 250),
-    }
+    expected = {2: (0, 0), 101: (100, 10), 105: (500, 48), 110: (1000, 91), 140: (1000, 286), 145: (500, 276)}
+    assert rates == {**expected, 149: (100, 268), 150: (0, 267), 160: (0, 250)}
     monitor.close()
     now[0] += 3600  # what has ended does not become slower
     assert (monitor.snapshot().seconds, monitor.snapshot().average) == (160.0, 250.0)

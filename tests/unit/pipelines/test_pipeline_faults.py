@@ -1,7 +1,5 @@
 """Faults of pipelines: each is a sentence with its line and place, all of a file at once; and the texts of programs."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -186,9 +184,8 @@ def test_faults_have_lines_and_places(case: str, ends: str):
         Pipeline.read("p.toml")
     _, *shown = str(raised.value).split("\n  ")
     places = [" ".join(one.split(" ", 2)[:2]) for one in expected]
-    assert sorted(re.sub(r"line (\d+): (.*?): .*", r"\1 \2", one) for one in shown if one.startswith("line")) == sorted(
-        places
-    )
+    found = [re.sub(r"line (\d+): (.*?): .*", r"\1 \2", one) for one in shown if one.startswith("line")]
+    assert sorted(found) == sorted(places)
     for wanted in expected:
         line, rest = wanted.split(" ", 1)
         assert any(one.startswith(f"line {line}: ") and rest.split(" ", 1)[-1] in one for one in shown), (wanted, shown)

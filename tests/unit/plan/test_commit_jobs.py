@@ -7,9 +7,8 @@ import pytest
 from plan_samples import Batch, Each, Keep, builder, word_count
 from topology_samples import source_diagram
 
-from txstorm import MemoryBackend
+from txstorm import CollectionState, KeyedState, MemoryBackend, SinkTable
 from txstorm.api.external import OUTLET_METHODS, MapState, Outlet
-from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.plan.commit_jobs import commit_job_tables, obstacles
 from txstorm.plan.stages import compile_plan
 
@@ -53,10 +52,7 @@ def test_committers_grouped_by_the_key_of_all_states():
             (CollectionState("rows", {"word": str}, {"n": int}, order={"at": int}),),
             ["state rows holds collections, and what a scan reads is not bounded by the input"],
         ),
-        (
-            (replace(COUNTS, key={"other": str}),),
-            ["its input from s is grouped by fields word, not by fields other"],
-        ),
+        ((replace(COUNTS, key={"other": str}),), ["its input from s is grouped by fields word, not by fields other"]),
     ],
 )
 def test_other_tables(tables, reasons):
@@ -72,15 +68,12 @@ def test_other_groupings(kind):
     assert both == [reason.format("each")]
 
 
-def test_external_effects_prevent_a_commit_job():
+def test_external_effects_prevent_a_commit_job_and_other_committers_only_upstream():
     assert spread((COUNTS,), external=True) == ["it has effects of its own (external)"]
     writer = SimpleNamespace(**dict.fromkeys(OUTLET_METHODS, print))
     stores = (MapState("own", MemoryBackend()), Outlet("out", {"word": str}, writer))
     elsewhere = "is reached through a connection of the driver"
     assert spread((COUNTS, *stores)) == [f"map own {elsewhere}", f"outlet out {elsewhere}"]
-
-
-def test_other_committers_prevent_a_commit_job_only_upstream():
     plan = compile_plan(source_diagram())
     assert commit_job_tables(plan) == {}
     assert obstacles(plan, "D") == ["it has no keyed state", "its input from C is produced in the commit phase"]

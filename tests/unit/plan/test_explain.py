@@ -94,7 +94,7 @@ def test_the_text_of_a_plan(topology, text):
     assert explain(topology, why=True) == explain(compile_plan(topology), why=True) == text
 
 
-def test_reasons_are_given_on_demand():
+def test_reasons_published_tables_shared_tables_and_disabled_large_commits_are_explained():
     """By default one line names the committers whose large transactions no job can commit, and says how to ask why."""
     *lines, last = explain(source_diagram()).splitlines()
     how = "txstorm explain --why, or explain(…, why=True), says why"
@@ -103,9 +103,6 @@ def test_reasons_are_given_on_demand():
     reasons = ("large commits", "it has no keyed state", "its input from C")
     assert [line.lstrip("│├└─ ") for line in lines] == [one for one in asked if not one.startswith(reasons)]
     assert explain(word_count()) == WORD_COUNT
-
-
-def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
     made = builder()
     made.set_bolt("sink", DeltaSink("out", {"word": str}, writer="spark")).shuffle_grouping("s")
     made.set_bolt("counts", CountByKey("word", "counts", writer="spark")).global_grouping("s")
@@ -114,9 +111,6 @@ def test_tables_that_spark_publishes_and_states_of_one_table_are_named():
     assert "state counts: state/counts, changes/counts, by word, kept until removed, published with Spark" in lines
     assert "sink out: sinks/out, published with Spark" in lines
     assert "state merged: state/merged, by word" in lines
-
-
-def test_disabled_large_commits():
     topology = word_count().with_settings({"large_commit_rows": None})
     assert explain(topology) == WORD_COUNT
     *_, verdict, reason = explain(topology.with_settings({"large_commit_bytes": "none"}), why=True).splitlines()

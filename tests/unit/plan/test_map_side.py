@@ -1,18 +1,14 @@
 """Map-side stages: parts of bolts that run in the tasks of their sources, in either phase."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from spout_samples import Pass
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Topology, TransactionalTopologyBuilder, explain
 from txstorm.api.bolt import EVERYWHERE
-from txstorm.plan.explain import explain
 from txstorm.plan.stages import compile_plan
 from txstorm.testing import FeedSpout, TopologyTestDriver
-from txstorm.topology.graph import Topology
 
 
 class Extract(BatchBolt):
@@ -84,23 +80,17 @@ def test_data_are_distributed_by_the_grouping_and_global_values_reach_every_task
     assert len(found[0][2]) == 2
 
 
-def test_the_stage_runs_in_the_tasks_of_its_source_without_an_exchange():
+def test_the_stage_runs_in_the_tasks_of_its_source_hidden_from_topology_counts_and_errors():
     plan = compile_plan(topology(Collect()))
     assert [component.id for component in plan.topology.components] == ["feed", "bolt (from feed/numbers)", "bolt"]
     assert plan.stages[0].components == ("feed", "bolt (from feed/numbers)")
     assert "bolt (from feed/numbers): map-side stage of bolt, 2 tasks" in explain(plan)
-
-
-def test_the_topology_itself_and_the_counts_do_not_show_it():
     made = topology(Collect())
     assert [component.id for component in made.components] == ["feed", "bolt"]
     with TopologyTestDriver(made) as driver:
         txid = driver.feed({"numbers": [(1,)]})
         driver.commit(txid)
         assert driver.history()["tuples"].to_pylist() == [1 + 3]
-
-
-def test_errors_name_the_bolt():
     with (
         TopologyTestDriver(topology(Collect())) as driver,
         pytest.raises(Exception, match=r"bolt\[0\] raised TypeError"),

@@ -19,41 +19,41 @@ def chain(*steps, spout=1):
     return compile_plan(made.build_topology())
 
 
-def test_the_word_count_topology():
+def test_the_word_count_topology_and_committers_in_the_middle_of_the_graph():
     plan = compile_plan(word_count())
     assert plan.stages == (Stage(0, 2, ("s",)), Stage(1, 2, ("split", "partial")))
     assert plan.commit == ("counts",)
-    assert [(edge.source, edge.target, edge.local, edge.boundary) for edge in plan.edges] == [
+    found = [(edge.source, edge.target, edge.local, edge.boundary) for edge in plan.edges]
+    assert found == [
         ("s", "split", False, False),
         ("split", "partial", True, False),
         ("partial", "counts", False, True),
     ]
-
-
-def test_edges_are_numbered_by_target_then_input_and_describe_their_subscription():
-    plan = compile_plan(branches())
-    assert [edge.index for edge in plan.edges] == list(range(6))
-    assert [(edge.source, edge.target) for edge in plan.edges] == [
-        ("s", "near"),
-        ("near", "far"),
-        ("near", "meet"),
-        ("far", "meet"),
-        ("far", "faults"),
-        ("meet", "faults"),
-    ]
-    assert [edge.index for edge in plan.in_edges("meet")] == [2, 3]
-    assert [edge.index for edge in plan.out_edges("far")] == [3, 4]
-    grouping = plan.topology.component("faults").inputs[0].grouping
-    assert plan.in_edges("faults")[0] == Edge(4, "far", "errors", "faults", grouping, 3, 1, local=False, boundary=True)
-    assert cloudpickle.loads(cloudpickle.dumps(plan)).edges == plan.edges  # it can be shipped
-
-
-def test_committers_in_the_middle_of_the_graph():
     plan = compile_plan(source_diagram())
     assert plan.stages == (Stage(0, 1, ("A",)),)
     assert plan.commit == ("B", "C", "D")
     assert [edge.boundary for edge in plan.edges] == [True, True, False, False]
     assert not any(edge.local for edge in plan.edges)
+
+
+def test_edges_are_numbered_by_target_then_input_and_local_ones_across_stages_not_fused():
+    plan = compile_plan(branches())
+    assert [edge.index for edge in plan.edges] == list(range(6))
+    pairs = [f"{edge.source} → {edge.target}" for edge in plan.edges]
+    assert pairs == ["s → near", "near → far", "near → meet", "far → meet", "far → faults", "meet → faults"]
+    assert [edge.index for edge in plan.in_edges("meet")] == [2, 3]
+    assert [edge.index for edge in plan.out_edges("far")] == [3, 4]
+    grouping = plan.topology.component("faults").inputs[0].grouping
+    assert plan.in_edges("faults")[0] == Edge(4, "far", "errors", "faults", grouping, 3, 1, local=False, boundary=True)
+    assert cloudpickle.loads(cloudpickle.dumps(plan)).edges == plan.edges  # it can be shipped
+    plan = compile_plan(branches())
+    over = next(edge for edge in plan.edges if (edge.source, edge.target) == ("near", "meet"))
+    assert over.local
+    assert [plan.level(name) for name in ("s", "near", "far", "meet", "faults")] == [0, 0, 1, 2, 3]
+    assert not plan.fused(over)
+    assert plan.fused(plan.edges[0])
+    with pytest.raises(InputError, match="no component 'fara'"):
+        plan.level("fara")
 
 
 @pytest.mark.parametrize(
@@ -92,17 +92,6 @@ def test_a_chain_has_one_stage_per_exchange_of_as_many_tasks_as_its_widest_compo
     assert compile_plan(made.build_topology()).stages[1] == Stage(1, 7, ("a", "b"))
     plan = compile_plan(builder(3).build_topology())  # a spout alone
     assert (plan.stages, plan.commit, plan.edges) == ((Stage(0, 3, ("s",)),), (), ())
-
-
-def test_a_local_edge_across_stages_is_not_fused():
-    plan = compile_plan(branches())
-    over = next(edge for edge in plan.edges if (edge.source, edge.target) == ("near", "meet"))
-    assert over.local
-    assert [plan.level(name) for name in ("s", "near", "far", "meet", "faults")] == [0, 0, 1, 2, 3]
-    assert not plan.fused(over)
-    assert plan.fused(plan.edges[0])
-    with pytest.raises(InputError, match="no component 'fara'"):
-        plan.level("fara")
 
 
 @pytest.mark.parametrize("seed", range(40))

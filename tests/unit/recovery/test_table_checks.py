@@ -35,14 +35,11 @@ def snapshot(data_dir):
     return {file: file.stat().st_mtime_ns for file in data_dir.rglob("*")}
 
 
-def test_valid_tables_pass_without_writes(tmp_path, decided):
+def test_valid_tables_pass_without_writes_and_a_live_intent_explains_those_that_are_ahead(tmp_path, decided):
     before = snapshot(tmp_path)
     check(tmp_path)
     check(tmp_path, live=[decided])
     assert snapshot(tmp_path) == before
-
-
-def test_a_live_intent_explains_tables_that_are_ahead(tmp_path, decided):
     open_store(tmp_path).publish(decided, 1)
     check(tmp_path, live=[decided])
     with pytest.raises(TableCorrupt, match="changes/counts: the ledger expects it at txid 1, found 2"):

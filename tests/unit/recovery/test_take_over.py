@@ -1,7 +1,5 @@
 """Checks made at a start, before it takes over from a coordinator that may still be committing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +8,11 @@ import pytest
 from runs import ended
 from short_runs import counting
 
+from txstorm import open_ledger, rewind
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
 from txstorm.errors import FencedError, TableCorrupt
-from txstorm.ledger.open import open_ledger
 from txstorm.operations import rewind as rewind_module
-from txstorm.operations.rewind import rewind
 from txstorm.recovery import take_over as leading
 from txstorm.recovery.rewind import finish_rewind
 
@@ -50,9 +47,7 @@ def late(tmp_path: Path, books: Books) -> Iterator[Books]:
     ledger.close()
 
 
-def test_commits_during_the_check_are_read_again(
-    tmp_path: Path, books: Books, identity: Identity, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commits_during_the_check_are_read_again(tmp_path, books, identity, monkeypatch) -> None:
     real, looked = leading.check_tables, []
 
     def slowly(*args: Any, **options: Any) -> None:
@@ -104,10 +99,7 @@ def test_a_rewind_during_the_first_check_is_no_damage(tmp_path: Path, books: Boo
 def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
     tmp_path: Path, books: Books, identity: Identity, late: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stale coordinator is fenced as soon as a rewind is decided (found by simulation seed 2026).
-
-    Schedules 12,080 and 319,249 of that seed found it, as numbered at that time.
-    """
+    """Fenced as soon as a rewind is decided (found by simulation seed 2026, in schedules 12,080 and 319,249)."""
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -124,9 +116,7 @@ def test_a_coordinator_that_paused_during_the_decision_to_rewind_is_fenced(
     assert found.timeline == 1
 
 
-def test_a_rewind_completed_by_another_process_is_left_alone(
-    tmp_path: Path, books: Books, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_completed_by_another_process_is_left_alone(tmp_path, books, monkeypatch) -> None:
     raised: list[int] = []
     monkeypatch.setattr(books, "rewind", lambda: None if raised else object())
     monkeypatch.setattr(books, "raise_epoch", lambda: raised.append(1))

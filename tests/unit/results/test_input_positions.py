@@ -1,7 +1,5 @@
 """Positions in event time out of the records of windows and joins, of states with such names, and of dropped ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -27,7 +27,7 @@ def done(tmp_path_factory):
     return ended(counting("abacba", CountTotals()), tmp_path_factory.mktemp("snapshot") / "data")
 
 
-def test_a_snapshot_is_every_table_as_of_one_txid(done):
+def test_a_snapshot_is_every_table_as_of_one_txid_and_has_changes_by_position_and_by_name(done):
     cut = txstorm.snapshot(done.data_dir, txid=2)
     assert (cut.txid, cut.states, cut.sinks) == (2, ("counts", "total"), ("log",))
     assert cut.state("counts").to_pylist() == [{"word": w, "n": n} for w, n in (("a", 2), ("b", 1), ("c", 1))]
@@ -40,6 +40,12 @@ def test_a_snapshot_is_every_table_as_of_one_txid(done):
     assert "sink log as of txid 2: 4 rows" in cut._repr_html_()
     assert done.snapshot().txid == done.snapshot(3).txid == 3  # the last committed one by default
     assert {rows.num_rows for rows in done.snapshot(txid=0).to_arrow().values()} == {0}
+    view = done.state("total")
+    assert view.changes(2, 3) == view.changes(from_txid=2, to_txid=3)
+    assert [(row["_txid"], row["n"]) for row in view.changes(2, 3).to_pylist()] == [(2, 4), (3, 6)]
+    for wrong in ((3, 2), (0, 2)):
+        with pytest.raises(StateError, match="expected 1 <= from <= to"):
+            view.changes(*wrong)
 
 
 @pytest.mark.parametrize("txid", [4, -1])
@@ -58,17 +64,7 @@ def test_a_txid_that_is_not_committed_is_named(done, txid, tmp_path):
         txstorm.snapshot(tmp_path / "data", txid)
 
 
-def test_changes_by_position_and_by_name(done):
-    view = done.state("total")
-    assert view.changes(2, 3) == view.changes(from_txid=2, to_txid=3)
-    assert [(row["_txid"], row["n"]) for row in view.changes(2, 3).to_pylist()] == [(2, 4), (3, 6)]
-    for wrong in ((3, 2), (0, 2)):
-        with pytest.raises(StateError, match="expected 1 <= from <= to"):
-            view.changes(*wrong)
-
-
 def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
-    """In every snapshot taken during a run, the total, the sum of the counts and the number of sink rows agree."""
     words = [f"w{i % 7}" for i in range(150)]
     handle = run(counting(words, CountTotals(), take=3), engine="local", data_dir=tmp_path / "data")
     cuts, stopped = [], threading.Event()
@@ -92,7 +88,7 @@ def test_snapshots_are_consistent_while_the_topology_runs(tmp_path):
     assert handle.snapshot().state("total").to_pylist() == [{"n": 150}]
 
 
-def test_views_cover_every_table_and_stay_at_their_txid(done):
+def test_views_cover_every_table_stay_at_their_txid_and_name_missing_settings(done):
     pinned = {view.name: view.statement for view in sql_views(done.data_dir, 2, "my-")}
     names = ("state_counts", "state_total", "changes_counts", "changes_total", "sink_log")
     assert list(pinned) == [f"my-{name}" for name in names]
@@ -102,8 +98,6 @@ def test_views_cover_every_table_and_stay_at_their_txid(done):
     )
     assert not any("<=" in view.statement for view in sql_views(done.data_dir))
 
-
-def test_the_error_for_a_rejected_view_names_the_missing_settings(done):
     class Plain:
         def sql(self, statement):
             raise RuntimeError("[DATA_SOURCE_NOT_FOUND] delta\n\tat org.apache")

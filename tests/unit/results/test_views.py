@@ -42,16 +42,13 @@ def test_a_state_in_all_forms(done, monkeypatch):
         view.to_pandas()
 
 
-def test_a_sink(done):
+def test_a_sink_and_the_topology_of_a_data_directory(done, tmp_path_factory):
     rows = SinkView(done, "log").to_pylist()
     assert [row["_txid"] for row in rows] == [1, 1, 2, 2, 3, 3]
     assert {row["word"] for row in rows} == {"cat", "dog", "<b>"}
     assert "sink log: 6 rows" in SinkView(done, "log")._repr_html_()
     with pytest.raises(StateError, match="did you mean 'log'"):
         SinkView(done, "logg").to_arrow()
-
-
-def test_the_topology_of_a_data_directory(done, tmp_path_factory):
     assert identity_of(done).topology == "words"
     assert committed_txid(done) == 3
     assert tables_of(done) == (["counts"], ["log"])

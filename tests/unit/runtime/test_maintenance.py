@@ -108,7 +108,7 @@ class Bench:
             thread.join()
 
 
-def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
+def test_upkeep_works_on_its_own_thread_finishes_in_a_turn_and_ending_waits_for_one_file_only():
     first, second = Work(), Work()
     bench = Bench(first, second)
     bench.turn()
@@ -118,6 +118,15 @@ def test_upkeep_works_on_its_own_thread_and_finishes_in_the_commit_turn():
     bench = Bench(None)  # no work is not a failure
     bench.turn()
     assert bench.failures == []
+    work = Work(steps=1000)
+    work.go.clear()
+    bench = Bench(work)
+    bench.upkeep.look(idle=False)
+    bench.inbox.pop(0)()
+    work.begun.wait()
+    work.go.set()
+    bench.upkeep.end()
+    assert bench.schedule.done == []
 
 
 @pytest.mark.parametrize("begin", [lambda bench: bench.upkeep.committed(), lambda bench: bench.wait(upkeep.PAUSE)])
@@ -177,7 +186,7 @@ def test_long_logs_are_shortened_concurrently_one_per_commit():
     assert bench.failures == []
 
 
-def test_queries_of_a_retention_step_run_concurrently_with_commits():
+def test_retention_runs_after_compaction_one_step_per_turn_and_its_queries_beside_commits():
     bench, found = Bench(), []
 
     class Asking(Kept):
@@ -189,6 +198,19 @@ def test_queries_of_a_retention_step_run_concurrently_with_commits():
     bench.upkeep._retention = Asking(bench)
     bench.turn()
     assert found == [("txstorm-upkeep", 0), None]
+    bench = Bench()
+    kept = bench.upkeep._retention = Kept(bench)
+    works = {"state/a": Work(), "state/b": Work()}
+    bench.schedule.unsettled = lambda: list(works)
+    bench.schedule.begin = lambda uri, now, *, stays: works[uri]
+    bench.turn()
+    assert set(bench.schedule.done) == set(works.values())
+    assert kept.done == [0, 1, 2]
+    kept.due, kept.done = True, []
+    bench.upkeep.end()
+    bench.upkeep._tasks.clear()
+    bench.turn(1)
+    assert (kept.done, bench.failures) == ([], [])
 
 
 class Kept:
@@ -208,22 +230,6 @@ class Kept:
             yield
 
 
-def test_retention_runs_after_compaction_one_step_per_turn():
-    bench = Bench()
-    kept = bench.upkeep._retention = Kept(bench)
-    works = {"state/a": Work(), "state/b": Work()}
-    bench.schedule.unsettled = lambda: list(works)
-    bench.schedule.begin = lambda uri, now, *, stays: works[uri]
-    bench.turn()
-    assert set(bench.schedule.done) == set(works.values())
-    assert kept.done == [0, 1, 2]
-    kept.due, kept.done = True, []
-    bench.upkeep.end()
-    bench.upkeep._tasks.clear()
-    bench.turn(1)
-    assert (kept.done, bench.failures) == ([], [])
-
-
 @pytest.mark.parametrize("error", [FencedError("taken over"), ValueError("ours")])
 def test_fencing_and_internal_errors_end_the_run(error):
     bench = Bench(Work())
@@ -235,18 +241,6 @@ def test_fencing_and_internal_errors_end_the_run(error):
     bench.upkeep.committed()
     bench.turn(1)
     assert [str(failure) for failure in bench.failures] == ["x"]
-
-
-def test_ending_waits_only_for_the_current_file():
-    work = Work(steps=1000)
-    work.go.clear()
-    bench = Bench(work)
-    bench.upkeep.look(idle=False)
-    bench.inbox.pop(0)()
-    work.begun.wait()
-    work.go.set()
-    bench.upkeep.end()
-    assert bench.schedule.done == []
 
 
 def kinds(table):

@@ -1,7 +1,5 @@
 """Retry policy: records diverted to dead letters after repeated failures, and failure counts that survive a restart."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -42,13 +40,20 @@ class Desk:
         return self.delays(*kinds)[-1]
 
 
-def test_a_failed_batch_is_replayed_at_once_then_with_back_off() -> None:
+def test_back_off_starts_at_zero_and_grows_until_records_are_diverted_and_errors_have_no_traceback() -> None:
     desk = Desk(retry_backoff_max=1)
     assert desk.delays(*["failed"] * 8) == [0, 0.1, 0.2, 0.4, 0.8, 1, 1, 1]
     failure = desk.policy.failure(3)
     assert (failure.count, failure.tries, [*desk.ledger]) == (8, {"failed": 8}, [3])
     assert failure.cause == "split[1] raised ValueError at jobs/a.py:3 in execute: why"
     assert desk.policy.judge(5, row("failed")).delay == 0
+    desk = Desk()
+    desk.fail("lost", "lost", "lost")
+    error = desk.restart().failure(3).error
+    assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
+    desk = Desk(on_error="retry(3), dead_letter")
+    assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
+    assert desk.policy.failure(3).count == 5
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,7 @@ def test_records_diverted_after_failures(settings: dict, kinds: list[str], diver
     assert desk.policy.divert(3) == desk.restart().divert(3) == divert
 
 
-def test_the_topology_ends_if_the_source_itself_was_already_diverted_or_under_another_policy() -> None:
+def test_what_is_diverted_keeps_its_extent_and_the_topology_ends_if_nothing_more_can_be() -> None:
     desk = Desk()
     assert desk.fail("other", "other") == 0
     assert desk.fail("other") is None
@@ -103,22 +108,9 @@ def test_the_topology_ends_if_the_source_itself_was_already_diverted_or_under_an
     desk.settings = Settings.parse({})
     assert desk.restart().divert(3) == ()
     assert desk.fail("other") is None
-
-
-def test_stored_errors_have_no_traceback() -> None:
-    desk = Desk()
-    desk.fail("lost", "lost", "lost")
-    error = desk.restart().failure(3).error
-    assert (error.kind, error.message, error.traceback) == ("lost", "why", "")
-
-
-def test_back_off_grows_across_restarts_and_resets_when_more_records_are_diverted() -> None:
-    desk = Desk(on_error="retry(3), dead_letter")
-    assert [desk.fail("other") for _ in range(5)] == [0, 0.1, 0.2, 0, 0]
-    assert desk.policy.failure(3).count == 5
-
-
-def test_a_batch_diverted_as_a_whole_keeps_its_extent() -> None:
+    desk = Desk(on_error="retry(1), dead_letter")
+    assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
+    assert desk.policy.judge(3, row("other"), divertible=False).delay is None
     desk = Desk()
     desk.pins[3] = ({"meta": [4, 6]}, {"meta": [2, 4]})
     desk.fail("lost", "lost", "lost")
@@ -129,9 +121,3 @@ def test_a_batch_diverted_as_a_whole_keeps_its_extent() -> None:
     # Txid 2 now ends at another position, so txid 3 is a different batch: the failures no longer apply to it.
     assert policy.pinned(3, {"meta": [2, 5]}) is None
     assert policy.divert(3) == ()
-
-
-def test_a_failure_without_divertible_records_ends_the_topology() -> None:
-    desk = Desk(on_error="retry(1), dead_letter")
-    assert desk.policy.judge(3, row("other"), divertible=False).delay == 0
-    assert desk.policy.judge(3, row("other"), divertible=False).delay is None

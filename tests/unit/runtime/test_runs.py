@@ -1,7 +1,5 @@
 """Runs and their handles, end to end on the local engine."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -96,9 +94,6 @@ def words(tmp_path: Path) -> Iterator[Words]:
         handle.stop()
 
 
-# --- end of a run ----------------------------------------------------------------------------------------------------
-
-
 def test_available_now_commits_all_existing_data_and_starts_no_empty_transaction(words: Words) -> None:
     words.source = MemoryTransactionalSpout([[]], ["word"], 2)
     handle = words.finish(available_now=True)
@@ -174,9 +169,6 @@ def test_min_interval_applies_within_packs_too(words: Words) -> None:
     assert handle.lastProgress.pack == 1
 
 
-# --- concurrency ------------------------------------------------------------------------------------------------------
-
-
 def test_limits_on_pending_packs_and_groups_are_respected(words: Words) -> None:
     words.source.add(0, *("x" for _ in range(77)))
     widths: list[int] = []
@@ -209,9 +201,6 @@ def test_several_processed_txids_wait_while_one_commits(words: Words) -> None:
     Count.gates[1].set()
     assert handle.awaitTermination(PATIENCE)
     assert [one.txid for one in handle.recentProgress] == list(range(1, 13))
-
-
-# --- the handle -------------------------------------------------------------------------------------------------------
 
 
 def test_run_returns_at_once_and_reports_its_status(words: Words) -> None:
@@ -251,9 +240,7 @@ def test_progress_has_the_names_of_structured_streaming(words: Words) -> None:
     assert list(handle.progress_df()["rows"]) == [2, 1]
 
 
-def test_results_are_available_from_the_handle_and_the_journal_can_be_replayed(
-    words: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_are_available_from_the_handle_and_the_journal_can_be_replayed(words, tmp_path, capsys) -> None:
     """The settings of the run override those of the topology, also under Storm's keys."""
     path, settings = tmp_path / "journal", {"topology.max.spout.pending": "3"}
     handle = words.finish(available_now=True, journal=path, settings=settings)
@@ -302,9 +289,6 @@ def test_every_method_of_a_failed_run_reports_the_error(words: Words) -> None:
     assert "boom" in handle.status["lastFailure"]
     assert "boom" in handle._repr_html_()
     assert {row["word"]: row["n"] for row in handle.state("counts").to_pylist()} == {"a": 2, "b": 1, "c": 1}
-
-
-# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def test_the_data_directory_is_named_after_the_topology(words: Words, in_tmp: Path) -> None:

@@ -1,7 +1,5 @@
 """Small components of the runtime: final errors, timers and waiters."""
 
-from __future__ import annotations
-
 import ast
 from concurrent.futures import Future
 from dataclasses import replace
@@ -33,9 +31,8 @@ def test_the_error_a_topology_ends_with() -> None:
     attempt = TransactionAttempt(5, 77)
     failure = batch_failure(attempt, ROW, 3)
     assert isinstance(failure, TopologyFailed)
-    assert (
-        str(failure) == "txid 5 (attempt 77) failed 3 times: split[1] raised ValueError at jobs/a.py:3 in execute: why"
-    )
+    why = "split[1] raised ValueError at jobs/a.py:3 in execute: why"
+    assert str(failure) == f"txid 5 (attempt 77) failed 3 times: {why}"
     assert failure.__notes__ == ["Traceback …"]
     assert isinstance(batch_failure(attempt, replace(ROW, type="EmitError"), 1), EmitError)
     for name in ("TopologyError", "FencedError"):
@@ -45,9 +42,6 @@ def test_the_error_a_topology_ends_with() -> None:
     wrapped = spout_failure(ZeroDivisionError("x"), "lines", 2)
     assert str(wrapped) == "txid 2: the coordinator of spout 'lines' raised ZeroDivisionError: x"
     assert isinstance(wrapped.__cause__, ZeroDivisionError)
-
-
-# --- timers -----------------------------------------------------------------------------------------------------------
 
 
 def test_timers_are_due_in_order_and_may_set_others() -> None:
@@ -71,9 +65,6 @@ def test_timers_are_due_in_order_and_may_set_others() -> None:
     assert made == [1, 1, 3, "second"]
 
 
-# --- the loop ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_loop_feeds_any_machine_and_carries_out_its_commands_in_order():
     def step(total, event):
         kind, number = event
@@ -87,9 +78,6 @@ def test_a_loop_feeds_any_machine_and_carries_out_its_commands_in_order():
     assert loop.drain() == 2
     assert (answer.result(), loop.state, seen) == (7, 7, [7])
     assert recorded == [(("add", 4), [("half", 2)]), (("add", 2), [("half", 1)]), (("add", 1), [])]
-
-
-# --- waiters ----------------------------------------------------------------------------------------------------------
 
 
 class Queue:
@@ -164,9 +152,7 @@ def test_the_stepper_uses_only_public_names_of_the_driver() -> None:
 
 
 @pytest.mark.parametrize("name", [FORMAT_FILE, PLACE_FILE])
-def test_leftovers_of_a_killed_first_run_are_not_taken_for_foreign_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_leftovers_of_a_killed_first_run_are_not_taken_for_foreign_files(tmp_path, monkeypatch, name) -> None:
     def killed(*_, **__) -> None:
         raise KeyboardInterrupt
 

@@ -1,7 +1,5 @@
 """Committers load what they hold in memory at the start of a run, while its first transaction is processed."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import pytest

@@ -1,7 +1,5 @@
 """JSON objects with declared types: one table of values and faults, alike through every spout and the ready-made join."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Spouts: values passed to and returned by user code are copies; mutating them does not affect stored ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -164,14 +162,10 @@ def test_user_code_may_mutate_its_arguments_and_return_values(kind, make_engine:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_user_code_of_a_composite_spouts_sources_may_mutate_its_values(kind, tmp_path):
+def test_sources_of_a_composite_spout_and_restarts_read_unmodified_metadata(kind, tmp_path):
     spout = CompositeSpout({"one": kind(), "two": Ranges()})
     for stream in ("one", "two"):
         assert numbers(tmp_path / stream, spout, "local", stream) == list(range(SIZE))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_restarts_read_unmodified_metadata(kind, tmp_path):
     found = numbers(tmp_path / "place", kind(), "local", untils=(2, 3, 7, SIZE // STEP))
     assert found == list(range(SIZE))
 

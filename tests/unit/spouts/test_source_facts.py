@@ -1,15 +1,12 @@
 """Source facts: what spouts report when a transaction is planned, and how it is stored in the spout document."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spout_samples import PlainSpout
 
-from txstorm import NOT_READY, SourceFacts
-from txstorm.api.composite import CompositeSpout
+from txstorm import NOT_READY, CompositeSpout, SourceFacts
 from txstorm.api.context import PlanFacts, TaskContext
 from txstorm.books.records import checked
 from txstorm.errors import LedgerCorrupt, MetadataError
@@ -36,15 +33,14 @@ class Reported(PlainSpout):
         return self.reported(metadata)
 
 
-def test_what_equals_a_default_is_not_stored():
+def test_facts_also_of_a_users_coordinator_survive_their_storage_and_defaults_are_not_stored():
     assert with_facts({"meta": 1}, PlanFacts(sources={"spout": SourceFacts()})) == {"meta": 1}
     found = facts_of({"meta": 1}, ["spout"], ATTEMPT)
     assert found == PlanFacts("data", {"spout": SourceFacts()}, {}, epoch=3)
     assert with_facts({"meta": 1}, PlanFacts(epoch=2)) == {"meta": 1}
     assert facts_of({"meta": 1}, [], ATTEMPT, 2).epoch == 2  # that of the metadata, if it is known
-
-
-def test_facts_survive_their_storage():
+    for document in (None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7):
+        assert kind_of(document) == "data"
     facts = PlanFacts(
         "end", {"a": SourceFacts(("0", "1"), caught_up=True), "b": SourceFacts(ended=True)}, {"bolt": [1]}, 2
     )
@@ -53,11 +49,9 @@ def test_facts_survive_their_storage():
     found = facts_of(stored, ["a", "b", "c"], ATTEMPT)
     assert (found.kind, found.pinned, found.epoch, found.system) == ("end", {"bolt": [1]}, 3, True)
     assert found.sources == {**facts.sources, "c": SourceFacts()}
-
-
-@pytest.mark.parametrize("document", [None, {"meta": None}, {"meta": {"facts": {"kind": "end"}}}, 7])
-def test_a_document_without_facts_is_one_of_data(document):
-    assert kind_of(document) == "data"
+    made = planner_of(Reported(lambda txid: SourceFacts((str(txid),), caught_up=txid > 1)))
+    assert made.facts(made.plan(1, None)) == {"spout": SourceFacts(("1",))}
+    assert made.facts(made.plan(2, None)) == {"spout": SourceFacts(("2",), caught_up=True)}
 
 
 @pytest.mark.parametrize(
@@ -75,12 +69,6 @@ def test_a_document_without_facts_is_one_of_data(document):
 def test_damaged_facts_are_refused_with_their_entry(facts):
     with pytest.raises(LedgerCorrupt, match=r"ledger entry .*4: expected document"):
         checked(paths.meta_path(4), {"document": {"meta": 1, "facts": facts}, "stamp": 1})
-
-
-def test_facts_of_a_coordinator_of_the_user():
-    made = planner_of(Reported(lambda txid: SourceFacts((str(txid),), caught_up=txid > 1)))
-    assert made.facts(made.plan(1, None)) == {"spout": SourceFacts(("1",))}
-    assert made.facts(made.plan(2, None)) == {"spout": SourceFacts(("2",), caught_up=True)}
 
 
 @pytest.mark.parametrize("answer", [None, ("0",), SourceFacts((0,)), SourceFacts("0")])  # type: ignore[arg-type]

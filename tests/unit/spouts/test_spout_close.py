@@ -1,7 +1,5 @@
 """`close()` of emitters: emitting a tuple there fails the batch; any other exception is only logged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,14 +79,11 @@ def test_a_tuple_emitted_in_close_fails_the_last_batch_of_the_pack(spout, make_e
     assert handle.committed < 3
 
 
-def test_a_tuple_emitted_in_close_fails_the_batch_of_a_composite_spout(tmp_path):
+def test_a_tuple_emitted_in_close_fails_the_batch_or_makes_it_a_dead_letter(tmp_path):
     for stream in ("one", "two"):
         topology = storing(CompositeSpout({"one": LateSpout(), "two": LateOpaquePartitions()}), stream, Pass())
         with pytest.raises(EmitError, match=SAYS), TopologyTestDriver(topology) as driver:
             driver.commit()
-
-
-def test_a_batch_with_a_tuple_emitted_in_close_can_be_a_dead_letter(tmp_path):
     topology = storing(LateSpout(), bolt=Pass(), on_error="dead_letter", retry_backoff=0)
     letters = ended(topology, tmp_path, until_txid=2).dead_letters().to_arrow().to_pylist()
     assert letters

@@ -1,7 +1,5 @@
 """Composite spouts: declared streams, rejected combinations, and the metadata of their sources."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -27,10 +25,14 @@ class Two(TransactionalSpout):
     streams = {"more": ("b", "c")}
 
 
-def test_streams_are_named_after_their_sources() -> None:
+def test_streams_are_named_after_their_sources_of_which_one_makes_it_opaque_or_a_committer() -> None:
     streams = build(CompositeSpout({"left": Two(), "right": words("x")})).spout.streams
     fields = {name: stream.fields for name, stream in streams.items()}
     assert fields == {"left": ("a",), "left-more": ("b", "c"), "right": ("word",)}
+    opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
+    assert not CompositeSpout({"a": words("x")}).opaque
+    assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
+    assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None
 
 
 FAULTS = {
@@ -48,12 +50,6 @@ def test_impossible_combinations_are_rejected_when_the_topology_is_built(name: s
     with pytest.raises(TopologyError) as caught:
         build(CompositeSpout(sources))
     assert fault in str(caught.value)
-
-
-def test_a_composite_spout_is_opaque_if_one_source_is() -> None:
-    opaque = OpaqueMemoryTransactionalSpout([["x"]], "word")
-    assert not CompositeSpout({"a": words("x")}).opaque
-    assert CompositeSpout({"a": words("x"), "b": opaque}).opaque
 
 
 class Scripted(PlainSpout):
@@ -74,7 +70,7 @@ def planning(**sources: Any) -> Any:
     return planner(CompositeSpout(sources), TaskContext("t", "all", 0, 1))
 
 
-def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
+def test_a_source_keeps_its_metadata_while_not_ready_or_removed_and_if_another_one_raises() -> None:
     left, right = Scripted(1, None, None, 2), Scripted(10, 20, None, 30)
     made = planning(left=left, right=right)
     first = made.plan(1, None)
@@ -84,9 +80,6 @@ def test_a_source_that_is_not_ready_keeps_its_metadata() -> None:
     assert made.plan(3, second) == {"sources": {"left": {"meta": 2}, "right": {"meta": 30}}}
     assert left.asked == [(1, None), (2, 1), (3, 1), (3, 1)]
     assert made.payload(second) == {"right": None}
-
-
-def test_a_source_is_not_replanned_because_another_one_raised() -> None:
     left, right = Scripted(1, 2, 3), Scripted(FailedException("later"), 10, FailedException("later"), 20)
     made = planning(left=left, right=right)
     with pytest.raises(FailedException):
@@ -98,9 +91,6 @@ def test_a_source_is_not_replanned_because_another_one_raised() -> None:
         made.plan(2, first)
     # Txid 1 is now a different batch, so the plan of txid 2 that was based on the old one is void.
     assert made.plan(2, {"sources": {"left": {"meta": 7}, "right": {"meta": 10}}})["sources"]["left"] == {"meta": 3}
-
-
-def test_the_position_of_a_removed_source_is_kept() -> None:
     first = planning(left=Scripted(1), right=Scripted(10)).plan(1, None)
     second = planning(left=Scripted(2)).plan(2, first)
     assert second == {"sources": {"right": {"meta": 10, "skipped": True}, "left": {"meta": 2}}}
@@ -120,7 +110,7 @@ def test_a_mark_is_reached_once_every_source_has_reached_it() -> None:
     assert planning(left=left, right=Scripted()).latest() is None
 
 
-def test_check_is_called_on_every_source() -> None:
+def test_every_source_is_checked_and_closed() -> None:
     class Missing(Two):
         def __init__(self, queue: str) -> None:
             self.queue = queue
@@ -132,9 +122,6 @@ def test_check_is_called_on_every_source() -> None:
         check_spout(CompositeSpout({"left": words("a"), "right": Missing("b")}))
     with pytest.raises(SpoutError, match="no queue a\nno queue b"):
         check_spout(CompositeSpout({"left": Missing("a"), "right": Missing("b"), "third": Missing("b")}))
-
-
-def test_every_source_is_closed_even_if_one_raises() -> None:
     closed = []
 
     class Closes(Scripted):
@@ -149,7 +136,3 @@ def test_every_source_is_closed_even_if_one_raises() -> None:
     with pytest.raises(OSError, match="all/"):
         planning(left=Closes(), right=Closes()).close()
     assert sorted(closed) == ["all/left", "all/right"]
-
-
-def test_no_committer_without_a_committer_spout() -> None:
-    assert spout_committer(CompositeSpout({"left": words("a")}), TaskContext("t", "all", 0, 1)) is None

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -112,9 +110,6 @@ def values(rows: list[tuple[Any, ...]]) -> list[str]:
     return [row[0] for row in rows]
 
 
-# --- partitioned -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def source() -> Numbers:
     """Return a source of one partition with four tuples."""
@@ -184,14 +179,11 @@ def test_the_commit_of_an_emitter_cannot_change_what_is_stored():
     assert parts == {"0": ["row"]}
 
 
-def test_positions_are_carried_within_a_pack_without_stored_documents():
+def test_a_pack_carries_positions_without_stored_documents_and_may_begin_with_replays():
     bench = LocalBench(Partitioned(Numbers(5, 1)))
     found, carried = ran_as_pack(bench, {txid: bench.planner.plan(txid, None) for txid in (1, 2, 3)})
     assert found == ["0-0", "0-1", "1-0", "0-2", "0-3", "0-4"]
     assert carried == {"0": {"batch": [4, 5]}, "1": {"batch": [1, 1]}}
-
-
-def test_a_pack_may_replay_txids_and_continue_with_new_ones():
     bench = LocalBench(Partitioned(Numbers(6)))
     bench.rows(1)
     found, _ = ran_as_pack(bench, {1: bench.documents[1], 2: {"count": 1, "parts": None}})
@@ -217,9 +209,6 @@ def test_close_is_called_on_coordinator_and_emitters(source):
 def test_task_planned_spouts_have_no_marks(bench, opaque):
     for made in (bench.planner, opaque.planner):
         assert (made.task_planned, made.latest(), made.reached(None, None)) == (True, None, False)
-
-
-# --- opaque ----------------------------------------------------------------------------------------------------
 
 
 def test_the_position_of_an_unavailable_opaque_partition_is_in_every_document():  # storm.md 60, 61
@@ -255,9 +244,6 @@ def test_opaque_partitions_are_counted_again_at_every_emission_and_sorted_by_num
     source.partitions.append(["added"])
     assert "added" in values(bench.rows(1))
     assert list(bench.documents[1]["parts"]) == [str(p) for p in range(11)]
-
-
-# --- plain, and common to all ----------------------------------------------------------------------------------
 
 
 class Plain(TransactionalSpout):
@@ -301,7 +287,7 @@ class _PlainEmitter(Emitter):
         self.cleaned.append(txid)
 
 
-def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
+def test_a_plain_spout_chains_metadata_ships_the_payload_and_may_be_not_ready_in_either_way():
     bench = Bench(Plain(), tasks=2)
     assert bench.plan(1) == {"meta": {"from": 10}}
     assert bench.rows(1) == [(("shipped", 10, 10, 0),), (("shipped", 10, 10, 1),)]
@@ -309,9 +295,6 @@ def test_plain_spout_chains_metadata_and_ships_the_payload():  # storm.md 17
     assert bench.planner._coordinator.seen == [(1, None), (2, {"from": 10})]
     assert not bench.planner.opaque
     assert not bench.planner.task_planned
-
-
-def test_a_plain_spout_can_be_not_ready_in_either_way():
     bench = Bench(spout := Plain())
     spout.ready = False
     assert bench.plan(1) is NOT_READY
@@ -320,13 +303,16 @@ def test_a_plain_spout_can_be_not_ready_in_either_way():
     assert bench.plan(2) is NOT_READY
 
 
-def test_cleanup_is_forwarded():
+def test_cleanup_and_check_are_forwarded_and_metadata_comes_back_as_it_is_stored():
     task = spout_task(Plain(), TaskContext("t", "lines", 0, 1))
     task.cleanup_before(7)
     assert _PlainEmitter.cleaned == [7]
-
-
-def test_metadata_comes_back_the_same_on_first_emission_and_replay():
+    asked = []
+    spout = Plain()
+    check_spout(spout)
+    spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
+    check_spout(spout)
+    assert asked == [1]
     assert storable({"a": (1, 2)}, "x") == {"a": [1, 2]}
 
 
@@ -340,25 +326,13 @@ def test_metadata_that_cannot_be_stored_is_rejected_by_name(bad):
     assert repr(bad)[:20] in str(caught.value)
 
 
-def test_tuples_without_metadata_are_rejected():
+def test_tuples_without_metadata_and_objects_that_are_no_spouts_are_rejected():
     with pytest.raises(MetadataError, match="partition 0, txid 1: tuples were emitted but no metadata"):
         LocalBench(Emitting(lambda collector: collector.emit("lost or twice"))).rows(1)
-
-
-def test_an_object_that_is_not_a_spout_is_rejected_with_a_list_of_the_kinds():
     context = TaskContext("t", "lines", 0, 1)
     for make in (planner, spout_task):
         with pytest.raises(SpoutError, match="'lines' is a str; derive it from TransactionalSpout"):
             make("words", context)  # type: ignore[operator]
-
-
-def test_check_is_called_if_defined():
-    asked = []
-    spout = Plain()
-    check_spout(spout)
-    spout.check = lambda: asked.append(1)  # type: ignore[attr-defined]
-    check_spout(spout)
-    assert asked == [1]
 
 
 def test_collector_forwards_everything():

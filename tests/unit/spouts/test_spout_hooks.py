@@ -1,7 +1,5 @@
 """Hooks of spouts planned in the driver: notices, commit callbacks, refused records and `NOT_READY`."""
 
-from __future__ import annotations
-
 import json
 import pickle
 
@@ -51,14 +49,10 @@ def ran(spout, data_dir, stream="default", **settings):
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_a_coordinator_is_notified_of_commits_and_its_errors_are_ignored(tmp_path, deaf):
+def test_a_coordinator_is_notified_of_commits_its_errors_are_ignored_and_its_notices_in_the_progress(tmp_path, deaf):
     handle = ran(Numbers(deaf=deaf), tmp_path)
     assert HEARD == [1, 2, 3]
     assert handle.status["committed"] == 3
-
-
-def test_notices_appear_in_the_progress(tmp_path):
-    handle = ran(Numbers(), tmp_path)
     assert [one.reported for one in handle.recentProgress] == [(f"planned {txid}",) for txid in (1, 2, 3)]
 
 

@@ -1,13 +1,10 @@
-from __future__ import annotations
-
 import pickle
 import threading
 
 import pytest
 from spouts_recording import Bench, flat
 
-from txstorm.api.context import TaskContext
-from txstorm.api.output import OutputFieldsDeclarer
+from txstorm import OutputFieldsDeclarer, TaskContext
 from txstorm.errors import EmitError, SettingError, SpoutError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
@@ -18,13 +15,10 @@ STARTER = {
 }
 
 
-def test_take_is_per_partition_then_transactions_are_empty():  # sizes of storm.md 78
+def test_takes_are_per_partition_and_metadata_their_index_and_amount_from_which_a_restart_goes_on():
     """The row limit applies per partition; an exhausted source yields empty transactions (T33)."""
     bench = Bench(MemoryTransactionalSpout(STARTER, ["word"], 3), tasks=3)
     assert [len(bench.rows(txid)) for txid in range(1, 7)] == [9, 7, 3, 0, 0, 0]
-
-
-def test_metadata_is_index_and_amount_of_every_partition_and_a_restart_continues_from_it():
     bench, again = (Bench(MemoryTransactionalSpout(STARTER, "word", 3), tasks=2) for _ in range(2))
     # Partitions are assigned to tasks by modulo.
     bench.plan(1)
@@ -36,12 +30,15 @@ def test_metadata_is_index_and_amount_of_every_partition_and_a_restart_continues
     assert again.rows(2) == bench.rows(2)
 
 
-def test_lists_of_lists_and_several_fields():
+def test_lists_of_lists_several_fields_and_payloads_of_only_the_slice():
     spout = MemoryTransactionalSpout([[("dog", 3), ["cat", 4]], [("cat", 1)]], ("word", "n"), 2)
     declarer = OutputFieldsDeclarer()
     spout.declare_output_fields(declarer)
     assert declarer.streams["default"].fields == ("word", "n")
     assert Bench(spout).rows(1) == [("dog", 3), ("cat", 4), ("cat", 1)]
+    bench = Bench(MemoryTransactionalSpout([list(range(1000))], "n", 2))
+    bench.plan(1)
+    assert bench.planner.payload(bench.documents[1]) == {"0": [(0,), (1,)]}
 
 
 def test_replay_is_exact_while_data_grow_and_late_data_enter_the_next_txid():  # storm.md 62, 64
@@ -72,12 +69,6 @@ def test_pickled_copies_for_workers_contain_no_data():
     for use in (lambda spout: spout.add(0, "x"), lambda spout: spout.coordinator(TaskContext("t", "lines", 0, 1))):
         with pytest.raises(SpoutError, match="stays in the process that created it"):
             use(pickle.loads(shipped))
-
-
-def test_payload_contains_only_the_slice():
-    bench = Bench(MemoryTransactionalSpout([list(range(1000))], "n", 2))
-    bench.plan(1)
-    assert bench.planner.payload(bench.documents[1]) == {"0": [(0,), (1,)]}
 
 
 def test_reached_covers_the_data_present_when_latest_was_called():
@@ -124,9 +115,6 @@ def test_bad_arguments(make, error, message):
         make()
 
 
-# --- opaque ----------------------------------------------------------------------------------------------------
-
-
 def test_the_opaque_example_of_storms_documentation():  # storm.md 77
     """The example of opaque transactions in Storm's documentation (T35, item 77)."""
     spout = OpaqueMemoryTransactionalSpout([list(range(1, 141))], "n", 50)
@@ -140,7 +128,7 @@ def test_the_opaque_example_of_storms_documentation():  # storm.md 77
     assert again == [list(range(1, 41)), list(range(41, 91)), list(range(91, 141))]
 
 
-def test_disabled_partition_is_not_read_and_keeps_its_position():
+def test_a_disabled_partition_keeps_its_position_and_replaced_content_is_read_by_the_next_plan():
     """A disabled partition is not read, and continues at its position when enabled again (T33)."""
     spout = OpaqueMemoryTransactionalSpout([["a", "b", "c"], ["x", "y"]], "w", 1)
     bench = Bench(spout)
@@ -153,9 +141,6 @@ def test_disabled_partition_is_not_read_and_keeps_its_position():
     spout.set_disabled(0, False)
     assert not bench.planner.reached(bench.documents[2], mark)
     assert bench.rows(3) == [("b",)]
-
-
-def test_replaced_content_is_read_by_the_next_plan():
     spout = OpaqueMemoryTransactionalSpout([["a", "b"]], "w", 2)
     bench = Bench(spout)
     assert bench.rows(1) == [("a",), ("b",)]

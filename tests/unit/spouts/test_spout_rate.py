@@ -1,7 +1,5 @@
 """The rate spout: which rows are due when, and that replays and later runs go on with the same line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path

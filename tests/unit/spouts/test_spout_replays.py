@@ -1,7 +1,5 @@
 """Inexact replays of transactional spouts of every kind are detected, even if the spout declares no digest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -13,8 +13,7 @@ from runs import ended
 from seeded import seeded
 from watched import Gathering
 
-from txstorm import Committer, TransactionalTopologyBuilder
-from txstorm.api.state import CollectionState
+from txstorm import CollectionState, Committer, TransactionalTopologyBuilder
 from txstorm.errors import StateError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.collections import CollectionGroup
@@ -128,7 +127,6 @@ class KeepsVisits(Gathering, Committer):
 
 
 def test_a_scanned_table_has_the_appended_columns(bench):
-    """A scanned table has columns of every type, with nulls, as appended, and can be appended elsewhere unchanged."""
     kinds = {"s": str, "i": int, "f": float, "t": bool, "y": bytes, "d": date, "m": Decimal, "w": pa.int16(),
              "l": pa.list_(pa.int64()), "r": pa.struct([("x", pa.string())]), "g": pa.float32(), "at2": datetime}  # fmt: skip
     wide = CollectionState("wide", key={"k": str, "n": int}, order={"at": pa.int32()}, value=kinds)
@@ -176,13 +174,6 @@ def test_values_read_are_copies(bench):
     assert made.open(2).scan(1) == [(1, [1])]
 
 
-# --- eviction ---------------------------------------------------------------------------------------------------------
-
-
-def ats(handle, *keys):
-    return {key: [at for at, *_ in rows] for key, rows in handle.scan_many(keys).items()}
-
-
 @pytest.mark.parametrize(("places", "bound"), [((4, 2), 2), ((4, 4), 4), ((4, None), 0), ((None, None), 0)])
 def test_the_lowest_place_that_the_tasks_give_is_the_bound_if_all_give_one(places, bound):
     made = Bench(EVENTS)
@@ -210,7 +201,8 @@ def test_an_eviction_writes_one_change_row_however_many_rows_it_evicts(bench):
         {"user": "a", "at": 45, "_op": "e", **nothing},
         {"user": None, "at": 48, "_op": "e", **nothing},
     ]
-    assert ats(made.open(3), "a", None) == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
+    scanned = made.open(3).scan_many(("a", None)).items()
+    assert {key: [at for at, *_ in rows] for key, rows in scanned} == {"a": [45, 46, 47, 48, 49], None: [48, 49]}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +234,7 @@ def test_the_last_rows_at_or_before_a_place(bench):
     assert handle.scan("d", np.int64(-(2**63)), np.int64(0)) == [(-(2**63), "first", 1)]
 
 
-def test_rows_have_the_same_numbers_in_any_replay():
+def test_rows_have_the_same_numbers_in_any_replay_and_appended_as_a_batch():
     tables = []
     for tasks in (1, 2):
         made = Bench(EVENTS)
@@ -252,9 +244,6 @@ def test_rows_have_the_same_numbers_in_any_replay():
         tables.append(made.group.changes(1, 1).sort_by([("user", "ascending"), ("_seq", "ascending")]).to_pylist())
     assert tables[0] == tables[1]
     assert [row["_seq"] - (1 << 24) for row in tables[0]] == [0, 1, 2, 0, 1]
-
-
-def test_appending_a_batch_equals_appending_its_rows():
     rows = [(("ann", 1), datetime(2024, 1, 1, tzinfo=UTC), 3), (("bob", 2), datetime(1950, 1, 1, tzinfo=UTC), None)]
     columns = {
         "n": pa.array([n for _, _, n in rows], pa.int32()),
@@ -285,8 +274,6 @@ def test_collections_are_found_by_keys_of_every_type():
     assert handle.scan(full, -(2**31), 2**31 - 1) == every[full]
 
 
-# --- misuse -----------------------------------------------------------------------------------------------------------
-
 NULL = pa.array([None], pa.timestamp("us", tz="UTC"))
 NO_TIME = "expected a value of the order column 'at', got None"
 
@@ -307,10 +294,7 @@ MISUSE = {
     "no row at all": (lambda h: h.append_many([5]), r"expected rows \(key, at, n\), got 5"),
     "the wrong way round": (lambda h: h.scan(("a", 1), AT, AT - timedelta(1)), "expected a range with start <= end"),
     "removed the wrong way round": (lambda h: h.remove(("a", 1), AT, AT - timedelta(1)), "a range with start <= end"),
-    "a limit of nothing": (
-        lambda h: h.scan(("a", 1), limit=0),
-        "expected a limit that is an int above 0, or None, got",
-    ),
+    "a limit of nothing": (lambda h: h.scan(("a", 1), limit=0), "expected a limit that is an int above 0, or None"),
     "a limit of text": (lambda h: h.scan_many([("a", 1)], limit="5"), "expected a limit that is an int .*got .*5"),
     "a table in reverse": (lambda h: h.scan_table([("a", 1)], AT, AT - timedelta(1)), "range with start <= end"),
     "a start of another type": (lambda h: h.scan(("a", 1), "now"), "start of a range .*expected datetime, got str"),
@@ -347,7 +331,7 @@ def test_misuse_raises_one_clear_error_and_writes_nothing(name):
     assert made.group.changes(1, 1) is None
 
 
-def test_a_handle_works_in_finish_batch_only():
+def test_a_handle_works_in_finish_batch_only_and_each_kind_of_state_has_its_own(tmp_path):
     handle = Bench(EVENTS).group.handle("keep", 0, 1)
     for use in (
         lambda: handle.append("a", 1, "k", 1),
@@ -361,6 +345,13 @@ def test_a_handle_works_in_finish_batch_only():
     ):
         with pytest.raises(StateError, match="used outside finish_batch"):
             use()
+    resources = begun(opened(tmp_path, create=True).group(1), 1, 0)
+    with pytest.raises(StateError, match=r"state 'events' holds collections; ask for it with context.collection"):
+        resources.state("count", 0, "events")
+    with pytest.raises(StateError, match=r"state 'seen' holds one value per key; ask for it with context.state"):
+        resources.collection("count", 0, "seen")
+    with pytest.raises(StateError, match="'event' is not declared"):
+        resources.collection("count", 0, "event")
 
 
 @pytest.mark.parametrize("other", [lambda h: h.append("a", 2, "k", 1), lambda h: h.evict_before(1, "a")])
@@ -381,16 +372,6 @@ def test_too_many_rows_appended_to_one_collection_in_one_txid(monkeypatch):
     monkeypatch.setattr("txstorm.state.collections.COUNT_BITS", 1)
     with pytest.raises(StateError, match=r"key .*gets more than 2 rows in one txid"):
         Bench(EVENTS).open(1).append_many([("a", 1, "k", 1)] * 3)
-
-
-def test_each_kind_of_state_has_its_own_handle(tmp_path):
-    resources = begun(opened(tmp_path, create=True).group(1), 1, 0)
-    with pytest.raises(StateError, match=r"state 'events' holds collections; ask for it with context.collection"):
-        resources.state("count", 0, "events")
-    with pytest.raises(StateError, match=r"state 'seen' holds one value per key; ask for it with context.state"):
-        resources.collection("count", 0, "seen")
-    with pytest.raises(StateError, match="'event' is not declared"):
-        resources.collection("count", 0, "event")
 
 
 @pytest.mark.parametrize("order", [{}, {"at": str}, {"at": float}, {"at": int, "to": int}, {"at": pa.timestamp("s")}])

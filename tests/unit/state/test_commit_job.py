@@ -1,7 +1,5 @@
 """Commit jobs: rows staged by tasks are decided, published, looked up and protected like rows staged by the driver."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -32,7 +32,7 @@ def batch(rows):
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)], names=names)
 
 
-def test_every_aggregate():
+def test_every_aggregate_also_of_own_writes_is_the_same_for_a_batch_and_row_by_row():
     bench = Bench(STATE)
     first = batch([("b", 1, 5, 0.5, "x", "1"), ("a", None, 1, 2.0, "z", "2"), ("b", 1, 6, -1.0, "y", None)])
     new = bench.commit(1, lambda h: h.merge(first, HOW))
@@ -44,9 +44,6 @@ def test_every_aggregate():
     assert bench.commit(2, lambda h: h.merge(pa.Table.from_batches([second]), HOW)) == {
         ("b", 1): {"total": 12, "rows": 4, "low": -1.0, "high": "y", "latest": "8"}
     }
-
-
-def test_a_merge_sees_and_adds_to_own_writes():
     bench = keyed(n=int)
     rows = pa.table({"k": ["a", "a", "b"], "n": [1, 2, 3]})
 
@@ -57,9 +54,6 @@ def test_a_merge_sees_and_adds_to_own_writes():
 
     assert bench.commit(1, work) == {"a": 16, "b": 6}
     assert bench.commit(2, lambda h: h.merge(rows.select(["k"]), {"n": "count"})) == {"a": 18, "b": 7}
-
-
-def test_folding_a_batch_equals_updating_row_by_row():
     draw = seeded()
     by_column, by_row = Bench(STATE), Bench(STATE)
     for txid in range(1, 6):
@@ -109,24 +103,18 @@ def test_whole_numbers_are_folded_by_keys_of_several_columns(rows):
     ]
 
 
-def test_sums_that_overflow_are_exact_or_rejected():
+def test_sums_are_exact_or_rejected_and_minima_ignore_nan():
     big = 2**62
     fine = pa.table({"k": ["a"] * 3 + ["b"], "n": [big, big, -big, None]})
     assert keyed(n=int).commit(1, lambda h: h.merge(fine, {"n": "sum"})) == {"a": big, "b": None}
     with pytest.raises(StateError, match=r"key 'a'.*expected a value that fits int64, got 9223372036854775808"):
         keyed(n=int).open(1).merge(pa.table({"k": ["a", "a"], "n": [big, big]}), {"n": "sum"})
-
-
-def test_decimal_sums_are_exact():
     bench = keyed(n=Decimal)
     large, small = Decimal(10) ** 19, Decimal("0.000000000000000001")
     rows = pa.table({"k": ["a"] * 3, "n": pa.array([large, small, large], pa.decimal128(38, 18))})
     for txid, part, last_digit in ((1, rows, "1"), (2, rows.slice(1, 1), "2")):
         new = bench.commit(txid, lambda h, part=part: h.merge(part, {"n": "sum"}))
         assert new == {"a": Decimal(f"20000000000000000000.00000000000000000{last_digit}")}
-
-
-def test_minima_ignore_nan():
     bench = keyed(low=float, high=float)
     how = {"low": "min", "high": "max"}
     nan = float("nan")
@@ -135,11 +123,15 @@ def test_minima_ignore_nan():
     assert new == {"a": {"low": 1.0, "high": 2.0}}
 
 
-def test_a_whole_batch_is_folded_into_a_state_without_key():
+def test_states_without_key_or_with_names_that_look_like_aggregates():
     bench = Bench(KeyedState("total", key={}, value={"n": int}))
     assert bench.commit(1, lambda h: h.merge(pa.table({"n": [1, 2, 3]}), {"n": "sum"})) == {(): 6}
     assert bench.commit(2, lambda h: h.merge(pa.table({"n": pa.array([], pa.int64())}), {"n": "sum"})) == {}
     assert bench.commit(3, lambda h: h.merge(pa.table({"x": [1, 2]}), {"n": "count"})) == {(): 8}
+    bench = Bench(KeyedState("s", key={"row": str, "all": str}, value={"row_min": int, "v0": int}))
+    rows = pa.table({"row": ["a", "a"], "all": ["b", "b"], "row_min": [1, 2], "v0": [3, 4]})
+    found = bench.commit(1, lambda h: h.merge(rows, {"row_min": "sum", "v0": "min"}))
+    assert found == {("a", "b"): {"row_min": 3, "v0": 3}}
 
 
 @pytest.mark.parametrize(
@@ -160,19 +152,15 @@ def test_maxima_and_last_of_other_types(kind, values, expected):
     assert max(values) == expected or kind is datetime
 
 
-def test_names_that_look_like_aggregates_do_not_clash():
-    bench = Bench(KeyedState("s", key={"row": str, "all": str}, value={"row_min": int, "v0": int}))
-    rows = pa.table({"row": ["a", "a"], "all": ["b", "b"], "row_min": [1, 2], "v0": [3, 4]})
-    assert bench.commit(1, lambda h: h.merge(rows, {"row_min": "sum", "v0": "min"})) == {
-        ("a", "b"): {"row_min": 3, "v0": 3}
-    }
-
-
-def test_columns_are_converted_when_nothing_is_lost():
+def test_columns_are_converted_when_nothing_is_lost_but_no_times_without_a_zone():
     bench = keyed(x=float)
     words = pa.array(["a", "b", "a"]).dictionary_encode()
     rows = pa.table({"x": pa.array([1, 2, 3], pa.int8()), "extra": [0, 0, 0], "k": words})
     assert bench.commit(1, lambda h: h.merge(rows, {"x": "sum"})) == {"a": 4.0, "b": 2.0}
+    bench = keyed(at=datetime)
+    rows = pa.table({"k": ["a"], "at": pa.array([0], pa.timestamp("us"))})
+    with pytest.raises(StateError, match=r"expected timestamp\[us, UTC\], got timestamp\[us\]; cast the column"):
+        bench.open(1).merge(rows, {"at": "max"})
 
 
 @pytest.mark.parametrize(
@@ -201,10 +189,3 @@ def test_a_batch_that_does_not_match_the_declaration_is_rejected(columns, how, m
 def test_aggregates_not_defined_for_a_type_are_rejected(kind, way):
     with pytest.raises(StateError, match=f"values have no {way}"):
         keyed(n=kind).open(1).merge(pa.table({"k": ["a"]}), {"n": way})
-
-
-def test_times_without_a_zone_are_refused():
-    bench = keyed(at=datetime)
-    rows = pa.table({"k": ["a"], "at": pa.array([0], pa.timestamp("us"))})
-    with pytest.raises(StateError, match=r"expected timestamp\[us, UTC\], got timestamp\[us\]; cast the column"):
-        bench.open(1).merge(rows, {"at": "max"})

@@ -118,8 +118,6 @@ def test_any_schedule_shows_the_state_of_the_surviving_txids(tmp_path, run):
     Schedule(seeded(), tmp_path).play(24)
 
 
-# --- handles alone: states without a time to live, and without tables ---------------------------------------------------
-
 STATE = KeyedState("s", key={"site": str, "n": int}, value={"v": int})
 KEYS = [(site, n) for site in ("a", "b", None) for n in (0, 1, None)]
 
@@ -175,10 +173,7 @@ def test_any_schedule_gives_the_state_of_the_surviving_txids():
                     from_changes.load(table)
                 bench.group.apply(last)
                 published = last
-            assert contents(bench.index) == model.after[published]
+            rows = zip(KEYS, bench.index.rows(KEYS), strict=True)
+            assert {key: row[0][0] for key, row in rows if row is not None} == model.after[published]
             assert from_changes.rows(KEYS) == bench.index.rows(KEYS)
             assert bench.open(len(model.after)).get_many(KEYS) == model.after[-1]
-
-
-def contents(index):
-    return {key: row[0][0] for key, row in zip(KEYS, index.rows(KEYS), strict=True) if row is not None}

@@ -57,14 +57,11 @@ def test_published_rows_and_failed_txids_are_dropped_from_memory(group):
     assert group.changes(2, 3)["word"].to_pylist() == ["w", "again"]
 
 
-def test_a_handle_works_only_while_its_finish_batch_runs(group):
+def test_a_handle_works_in_finish_batch_only_and_a_value_of_another_type_fails_the_txid(group):
     handle = group.handle("writer", 1, 6)
     for use in (lambda: handle.append("a", 1), lambda: handle.append_batch(None)):
         with pytest.raises(StateError, match=r"sink 'out' of writer\[1\], txid 6 used outside finish_batch"):
             use()
-
-
-def test_a_value_of_another_type_fails_the_txid_and_names_its_row(group):
     handle = opened(group, 8)
     handle.append("a", 1)
     handle.append("b", "2")

@@ -1,7 +1,5 @@
 """The checkpoint machine: what it sends and stores, and what holds for tasks that follow it through crashes."""
 
-from __future__ import annotations
-
 import os
 import random
 

@@ -1,7 +1,5 @@
 """State providers: the check finds the faults of broken ones; keys, values and configuration of the ready-made ones."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from types import SimpleNamespace
@@ -16,11 +14,8 @@ from txstorm.stateful.providers import configured_provider, open_state
 from txstorm.testing import CheckFailed, check_state_provider
 
 
-def test_states_in_memory_keep_all_rules():  # W32
+def test_states_in_memory_keep_all_rules_and_commit_only_what_the_same_object_has_prepared():
     check_state_provider(MemoryStateProvider)
-
-
-def test_what_another_object_has_prepared_is_not_committed_and_a_rollback_forgets_what_was_read():
     provider = MemoryStateProvider()
     one, other = (provider.new_state("counts") for _ in range(2))
     assert one.get("a") is None
@@ -55,9 +50,24 @@ class StoresDefaults(StoredKeyValueState):
         return found
 
 
-class ForgetsDeletions(StoredKeyValueState):
-    def delete(self, key):
-        return self.get(key)
+def changed(name, base=StoredKeyValueState, **methods):
+    return type(name, (base,), methods)
+
+
+ForgetsDeletions = changed("ForgetsDeletions", delete=lambda self, key: self.get(key))
+NeverSaysWhatIsDone = changed("NeverSaysWhatIsDone", last_committed=lambda self: None)
+SeesOtherTimelines = changed("SeesOtherTimelines", last_committed=lambda self: self._committed and self._committed.txid)
+AcceptsAnyEpoch = changed(
+    "AcceptsAnyEpoch",
+    MemoryStateProvider,
+    new_state=lambda self, name, conf, context: MemoryStateProvider.new_state(self, name, conf),
+)
+OneNamespace = changed(
+    "OneNamespace", MemoryStateProvider, new_state=lambda self, *_: MemoryStateProvider.new_state(self, "all")
+)
+ForgetsWithTheObject = changed(
+    "ForgetsWithTheObject", MemoryStateProvider, new_state=lambda self, *given: MemoryStateProvider().new_state(*given)
+)
 
 
 class SharesValues(StoredKeyValueState):
@@ -110,16 +120,6 @@ class CommitsAnything(StoredKeyValueState):
             super().commit(self.prepared())
 
 
-class NeverSaysWhatIsDone(StoredKeyValueState):
-    def last_committed(self):
-        return None
-
-
-class SeesOtherTimelines(StoredKeyValueState):
-    def last_committed(self):
-        return self._committed and self._committed.txid
-
-
 class YieldsTwice(StoredKeyValueState):
     def __iter__(self):
         yield from super().__iter__()
@@ -131,21 +131,6 @@ class RollsBackOnOpening(MemoryStateProvider):
         state = super().new_state(namespace, conf, context)
         state.rollback()
         return state
-
-
-class AcceptsAnyEpoch(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return super().new_state(namespace, conf, None)
-
-
-class OneNamespace(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return super().new_state("all", conf, None)
-
-
-class ForgetsWithTheObject(MemoryStateProvider):
-    def new_state(self, namespace, conf=None, context=None):
-        return MemoryStateProvider().new_state(namespace, conf, context)
 
 
 class ForgetsPreparedContent(StoredKeyValueState):
@@ -281,7 +266,7 @@ def test_a_provider_need_not_be_derived_from_ours_but_its_states_have_the_method
 KEYS = [1, "1", True, None, b"1", Decimal(1), date(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC), (1, "1"), ("1", (1,))]
 
 
-def test_keys_of_different_types_are_different_keys():
+def test_keys_of_different_types_are_different_keys_and_those_of_other_types_are_refused():
     state = MemoryStateProvider().new_state("bolt-1", conf={}, context=None)
     for number, key in enumerate(KEYS):
         state.put(key, number)
@@ -289,25 +274,11 @@ def test_keys_of_different_types_are_different_keys():
     state.commit(0)
     assert [state.get(key) for key in KEYS] == list(range(len(KEYS)))
     assert {(type(key), key) for key, _ in state} == {(type(key), key) for key in KEYS}
-
-
-@pytest.mark.parametrize("value", [(1, [2]), {1: "a", "b": {2}}, {3, 4}, b"x", Decimal("1.50"), float("inf"), [None]])
-def test_values_come_back_as_they_were(value):
     state = MemoryStateProvider().new_state("bolt-1")
-    state.put("k", value)
-    assert (state.get("k"), type(state.get("k"))) == (value, type(value))
-
-
-@pytest.mark.parametrize("key", [1.5, ["a"], {"a": 1}, {1}, object()])
-def test_a_key_of_another_type_is_refused(key):
-    state = MemoryStateProvider().new_state("bolt-1")
-    for call in (state.get, state.delete, lambda one: state.put(one, 1)):
-        with pytest.raises(StateError, match=r"state 'bolt-1': key .* cannot be stored: .* cannot be a key; use str"):
-            call(key)
-
-
-def test_a_value_without_a_text_form_is_refused():
-    state = MemoryStateProvider().new_state("bolt-1")
+    for key in (1.5, ["a"], {"a": 1}, {1}, object()):
+        for call in (state.get, state.delete, lambda one: state.put(one, 1)):
+            with pytest.raises(StateError, match=r"state 'bolt-1': key .* cannot be stored: .* cannot be a key; use"):
+                call(key)
     with pytest.raises(StateError, match=r"state 'bolt-1', key 'k': value .* has no text form; use strings"):
         state.put("k", object())
     with pytest.raises(StateError, match=r"key 'k': value is None, .* call delete"):
@@ -317,6 +288,13 @@ def test_a_value_without_a_text_form_is_refused():
     with pytest.raises(StateError, match=r"key 'k': value .* cannot be stored"):
         state.put("k", endless)
     assert list(state) == []
+
+
+@pytest.mark.parametrize("value", [(1, [2]), {1: "a", "b": {2}}, {3, 4}, b"x", Decimal("1.50"), float("inf"), [None]])
+def test_values_come_back_as_they_were(value):
+    state = MemoryStateProvider().new_state("bolt-1")
+    state.put("k", value)
+    assert (state.get("k"), type(state.get("k"))) == (value, type(value))
 
 
 def test_an_iteration_refuses_writes_meanwhile():

@@ -1,7 +1,5 @@
 """The stand-alone executor of a stateful bolt: order of calls, messages from several inputs, recovery, failures."""
 
-from __future__ import annotations
-
 import pytest
 from stateful_nets import StormWordCount, WordCount
 
@@ -29,7 +27,7 @@ def called(run):
     return ", ".join(" ".join(map(str, call)) for call in run.calls)
 
 
-def test_calls_come_in_storms_order():
+def test_calls_come_in_storms_order_and_spelling_once_the_state_is_there():
     run = executor()
     answers = [run.init_state(-1)]
     run.execute("cat")
@@ -44,17 +42,11 @@ def test_calls_come_in_storms_order():
     assert run.forwarded == [("INITSTATE", -1), ("PREPARE", 0), ("COMMIT", 0), ("PREPARE", 1), ("ROLLBACK", 1)]
     assert list(run.state) == [("cat", 1)]
     assert run.emitted() == [("cat", 1), ("cat", 2)]
-
-
-def test_storms_spelling_works():
     run = started(Prepares())
     run.execute("cat")
     run.prepare(0)
     assert dict(run.state) == {"cat": 1, "prepared": 0}
     assert run.emitted() == [("cat", 1)]
-
-
-def test_tuples_wait_for_the_state_in_order():
     run = executor()
     run.execute("cat")
     run.execute("dog")
@@ -63,7 +55,7 @@ def test_tuples_wait_for_the_state_in_order():
     assert run.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
 
 
-def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
+def test_a_message_is_acted_on_once_all_inputs_sent_it_and_old_and_second_ones_are_ignored():
     run = executor(inputs=3)
     assert [run.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
     assert [run.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]
@@ -72,6 +64,21 @@ def test_a_message_is_acted_on_once_it_has_come_from_all_inputs():  # W34
     # Messages of a checkpoint that is rolled back do not count for its next attempt.
     assert [run.prepare(1, 0), *(run.rollback(1, i) for i in (0, 1, 2))] == ["waiting"] * 3 + ["acked"]
     assert [run.prepare(1, i) for i in (1, 2, 0)] == ["waiting", "waiting", "acked"]
+    run = executor()
+    for call in (run.init_state, run.prepare, run.rollback):
+        assert call(7) == "acked"
+    seen = len(run.calls)
+    assert [run.prepare(5), run.commit(5), run.rollback(5), run.init_state(5)] == ["acked"] * 4
+    assert (len(run.calls), len(run.forwarded)) == (seen, 3)
+    assert run.init_state(6) == "acked"  # after ROLLBACK 7 the last txid is 6
+    assert run.forwarded[-1] == ("INITSTATE", 6)
+    run = started()
+    assert run.init_state(-1) == "acked"
+    assert run.calls == [("prepare",), ("init_state",)]
+    assert run.forwarded == [("INITSTATE", -1)] * 2
+    for call in (run.init_state, run.prepare, run.commit, run.commit):
+        assert call(0) == "acked"
+    assert run.calls.count(("state.commit", 0)) == run.calls.count(("pre_commit", 0)) == 1
 
 
 def test_before_the_state_prepare_fails_and_recovery_does_not():
@@ -82,27 +89,6 @@ def test_before_the_state_prepare_fails_and_recovery_does_not():
     assert [run.prepare(4), run.commit(3), run.rollback(4), run.init_state(3)] == ["failed", *["acked"] * 3]
     assert called(run) == "prepare, pre_commit 3, state.commit 3, pre_rollback, state.rollback, init_state"
     assert list(state) == [("cat", 5)]
-
-
-def test_old_messages_are_acknowledged_and_ignored():
-    run = executor()
-    for call in (run.init_state, run.prepare, run.rollback):
-        assert call(7) == "acked"
-    seen = len(run.calls)
-    assert [run.prepare(5), run.commit(5), run.rollback(5), run.init_state(5)] == ["acked"] * 4
-    assert (len(run.calls), len(run.forwarded)) == (seen, 3)
-    assert run.init_state(6) == "acked"  # after ROLLBACK 7 the last txid is 6
-    assert run.forwarded[-1] == ("INITSTATE", 6)
-
-
-def test_second_messages_of_a_state_and_a_commit_are_not_acted_on():
-    run = started()
-    assert run.init_state(-1) == "acked"
-    assert run.calls == [("prepare",), ("init_state",)]
-    assert run.forwarded == [("INITSTATE", -1)] * 2
-    for call in (run.init_state, run.prepare, run.commit, run.commit):
-        assert call(0) == "acked"
-    assert run.calls.count(("state.commit", 0)) == run.calls.count(("pre_commit", 0)) == 1
 
 
 class Broken(WordCount):

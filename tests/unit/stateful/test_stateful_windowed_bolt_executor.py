@@ -1,7 +1,5 @@
 """The stand-alone executor of a stateful windowed bolt: windows, saved ids, and tuples that come again."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 import pytest
@@ -19,18 +17,14 @@ def executor(bolt=None, fields=("value", "id"), saved=None, state=None):
     return made
 
 
-def test_windows_of_the_example_of_storm():
-    """Row W42."""
+def test_windows_of_storms_example_and_of_event_time_are_not_evaluated_again():
+    """Rows W40, W41, W42."""
     run = executor()
     for n in range(1, 13):
         run.execute(n, n)
     assert run.evaluated == [[1, 2, 3], [2, 3, 4, 5, 6], [5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
     assert run.emitted() == [(6,), (21,), (45,), (78,)]
     assert run.saved == {(0, "default"): (7, 12)}
-
-
-def test_tuples_that_come_again_are_not_evaluated_again():
-    """Rows W40, W41."""
     run = executor()
     for n in range(1, 9):
         run.execute(n, n)
@@ -42,33 +36,6 @@ def test_tuples_that_come_again_are_not_evaluated_again():
     assert again.evaluated == [[5, 6, 7, 8, 9], [8, 9, 10, 11, 12]]
     assert again.emitted() == [(45,), (78,)]
     assert again.saved == {(0, "default"): (7, 12)}
-
-
-def test_tuples_wait_until_every_saved_source_has_passed_its_evaluated_id():
-    saved = {(0, "default"): (None, 3), (1, "default"): (None, 2)}
-    run = executor(RunningSum().with_tumbling_window(Count(2)), saved=saved)
-    run.execute(4, 4)  # passes its source
-    run.execute(5, 5)
-    run.execute(1, 1, task=1)
-    assert run.evaluated == []
-    run.execute(7, 7, stream="other")  # of no saved source
-    run.execute(3, 3, task=1)
-    assert run.evaluated == [[4, 5], [7, 3]]
-    assert run.saved == {(0, "default"): (5, 5), (1, "default"): (1, 3), (0, "other"): (None, 7)}
-
-
-def test_saved_ids_never_decrease_and_a_source_may_have_none():
-    run = executor(RunningSum().with_tumbling_window(Count(1)), saved={(0, "default"): (7, None)})
-    run.execute(3, 3)
-    run.execute(1, 1)
-    assert run.saved == {(0, "default"): (7, 3)}
-    assert executor().saved == {}
-    run = executor(saved={(0, "default"): None})
-    run.execute(1, 1)
-    assert run.saved == {(0, "default"): (None, None)}
-
-
-def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
     bolt = lambda: RunningSum().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts")  # noqa: E731
     run = executor(bolt(), ("value", "id", "ts"))
     times = [3_000, 5_000, 18_000, 26_000, 36_000, 51_000]
@@ -85,6 +52,27 @@ def test_tuples_of_event_time_windows_fire_nothing_before_new_ones_come():
     assert again.evaluated == []
     again.execute(1, 7, 72_000)
     assert again.evaluated == [[6], [6]]
+
+
+def test_tuples_wait_for_every_saved_source_and_saved_ids_never_decrease():
+    saved = {(0, "default"): (None, 3), (1, "default"): (None, 2)}
+    run = executor(RunningSum().with_tumbling_window(Count(2)), saved=saved)
+    run.execute(4, 4)  # passes its source
+    run.execute(5, 5)
+    run.execute(1, 1, task=1)
+    assert run.evaluated == []
+    run.execute(7, 7, stream="other")  # of no saved source
+    run.execute(3, 3, task=1)
+    assert run.evaluated == [[4, 5], [7, 3]]
+    assert run.saved == {(0, "default"): (5, 5), (1, "default"): (1, 3), (0, "other"): (None, 7)}
+    run = executor(RunningSum().with_tumbling_window(Count(1)), saved={(0, "default"): (7, None)})
+    run.execute(3, 3)
+    run.execute(1, 1)
+    assert run.saved == {(0, "default"): (7, 3)}
+    assert executor().saved == {}
+    run = executor(saved={(0, "default"): None})
+    run.execute(1, 1)
+    assert run.saved == {(0, "default"): (None, None)}
 
 
 @pytest.mark.parametrize("only_ids", [True, False])
@@ -118,12 +106,9 @@ def test_wrong_arguments_and_execute_before_the_state_are_refused():
         run.execute(1, 1)
     with pytest.raises(InputError, match="object is no StatefulWindowedBolt"):
         StatefulWindowedBoltExecutor(object(), ["id"])
-    for bolt in (RunningSum().with_window(Count(5)), RunningSum().with_window(Count(5)).with_persistence()):
-        if bolt.survives:
-            StatefulWindowedBoltExecutor(bolt, ["value"]).init_state()
-            continue
-        with pytest.raises(InputError, match="RunningSum does not state how its windows survive a crash"):
-            StatefulWindowedBoltExecutor(bolt, ["value"])
+    StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)).with_persistence(), ["value"]).init_state()
+    with pytest.raises(InputError, match="RunningSum does not state how its windows survive a crash"):
+        StatefulWindowedBoltExecutor(RunningSum().with_window(Count(5)), ["value"])
     with pytest.raises(InputError, match="expected windows per task"):
         executor(RunningSum())
     with pytest.raises(InputError, match="the message id field 'id' is none of"):

@@ -1,7 +1,5 @@
 """Turns of stateful bolts: what a discarded attempt may still do, who is rolled back, and states that do not fit."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

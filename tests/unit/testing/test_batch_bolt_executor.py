@@ -1,7 +1,5 @@
 """`BatchBoltExecutor`: batch bolts with batch ids of any type (T15, T16, T25; items 32 to 35 of Storm's behaviours)."""
 
-from __future__ import annotations
-
 import pytest
 from watched import Gathering
 
@@ -37,7 +35,7 @@ def counted(executor: BatchBoltExecutor, id) -> int:
     return count
 
 
-def test_item_32_two_attempts_of_one_txid_are_independent(executor) -> None:
+def test_items_32_35_attempts_of_one_txid_are_independent_and_a_timeout_drops_the_batch_unfinished(executor) -> None:
     first, second, other = TransactionAttempt(1, 1), TransactionAttempt(1, 2), TransactionAttempt(2, 1)
     for attempt in (first, first, second, other, first):
         executor.execute(attempt, ["word"])
@@ -45,6 +43,12 @@ def test_item_32_two_attempts_of_one_txid_are_independent(executor) -> None:
     executor.execute(second, ["word"])
     assert counted(executor, other) == 1
     assert counted(executor, second) == 2
+    executor.execute("a", ["word"])
+    executor.execute("b", ["word"])
+    executor.timeout_id("a")
+    executor.timeoutId("never begun")
+    assert executor.ids == ["b"]
+    assert counted(executor, "a") == 0
 
 
 def test_item_33_an_id_without_tuples_is_also_finished_and_a_failed_bolt_keeps_its_batch(executor) -> None:
@@ -66,15 +70,6 @@ def test_item_34_a_finished_batch_is_discarded_even_if_finishing_fails() -> None
         with pytest.raises(FailedException, match=expected):
             executor.finish(7)
         assert executor.ids == []
-
-
-def test_item_35_a_timeout_drops_the_batch_unfinished(executor) -> None:
-    executor.execute("a", ["word"])
-    executor.execute("b", ["word"])
-    executor.timeout_id("a")
-    executor.timeoutId("never begun")
-    assert executor.ids == ["b"]
-    assert counted(executor, "a") == 0
 
 
 @pytest.mark.parametrize("id", [("request", 7), "request 7", 7, frozenset({1})], ids=str)

@@ -1,7 +1,5 @@
 """Feed spout and test driver: one transaction at a time with given tuples, heartbeats and the end of input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -9,12 +7,11 @@ from typing import Any
 import pytest
 from watched import Gathering
 
-from txstorm import BatchBolt, Committer, Duration, KeyedState, TransactionalTopologyBuilder
+from txstorm import BatchBolt, Committer, Duration, KeyedState, Topology, TransactionalTopologyBuilder
 from txstorm.errors import InputError, StateError, TopologyFailed
 from txstorm.joins import MemoryStore, Side, StoreFeed
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
-from txstorm.topology.graph import Topology
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -201,7 +198,7 @@ def test_bad_arguments_plan_nothing(driver, call, match):
     assert driver.active == {}
 
 
-def test_only_a_feed_spout_with_streams_of_fields_can_be_fed():
+def test_only_a_feed_spout_with_streams_of_fields_can_be_fed_and_wake_at_needs_timers():
     builder = TransactionalTopologyBuilder("fed", "feed", MemoryTransactionalSpout([[]], "id"))
     builder.set_committer_bolt("witness", Witness()).global_grouping("feed")
     with (
@@ -212,9 +209,6 @@ def test_only_a_feed_spout_with_streams_of_fields_can_be_fed():
     for streams in ({}, ["id"]):
         with pytest.raises(InputError, match="expected stream → fields"):
             FeedSpout(streams)
-
-
-def test_wake_at_needs_a_committer_with_timers():
     silent = type("Silent", (Witness,), {"timers": False})()
     with TopologyTestDriver(topology(feeds(), silent)) as driver:
         driver.feed({"s1": []})

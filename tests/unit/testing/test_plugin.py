@@ -1,7 +1,5 @@
 """pytest plugin, tested in a separate project that uses it."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`TopologyTestDriver`: phases that wait for acks, errors, time, restarts, and the outputs a test can observe."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -12,15 +10,7 @@ import pytest
 from runs import ended
 from watched import Gathering
 
-from txstorm import (
-    Committer,
-    FailedException,
-    KeyedState,
-    SinkTable,
-    Topology,
-    TransactionalTopologyBuilder,
-    run,
-)
+from txstorm import Committer, FailedException, KeyedState, SinkTable, Topology, TransactionalTopologyBuilder, run
 from txstorm.errors import HeldError, InputError, TopologyFailed
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.testing import ManualClock, TopologyTestDriver
@@ -73,9 +63,6 @@ def drive(tmp_path: Path) -> Iterator[Callable[..., TopologyTestDriver]]:
     yield make
     for one in made:
         one.close()
-
-
-# --- phases -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_waits_in_each_phase_for_its_ack(drive) -> None:
@@ -159,9 +146,6 @@ def test_items_15_16_81_late_acks_and_fails_of_old_attempts_are_ignored(drive) -
     assert driver.status(1) == "committing"
 
 
-# --- user code --------------------------------------------------------------------------------------------------------
-
-
 SEEN: list = []
 """Calls recorded by the `trouble` callbacks; global, because bolts and their callbacks are copied."""
 
@@ -242,9 +226,6 @@ def test_transactions_before_the_fatal_one_can_be_acked(drive) -> None:
     assert driver.state("total").to_pylist() == [{"n": 42}]
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
-
-
 def test_time_advances_only_on_request(drive) -> None:
     clock = ManualClock(datetime.fromisoformat("2020-02-02T00:00:00+00:00"))
     driver = drive(topology(min_interval=10), clock=clock)
@@ -285,9 +266,6 @@ def test_the_clock_only_moves_forward() -> None:
             clock.advance(seconds)
     with pytest.raises(InputError, match="time zone"):
         ManualClock(datetime.fromisoformat("2020-01-01"))
-
-
-# --- sources and restarts ---------------------------------------------------------------------------------------------
 
 
 def test_added_data_are_read_by_the_next_transaction(drive) -> None:
@@ -332,9 +310,6 @@ def test_a_temporary_data_directory_is_deleted() -> None:
         driver.commit()
         assert (place / "ledger.db").exists()
     assert not place.exists()
-
-
-# --- misuse -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Transcripts: a step with a different result raises an error that shows the expected and the actual result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -28,9 +26,8 @@ class Size(Gathering):
 
 
 def topology():
-    builder = TransactionalTopologyBuilder(
-        "words", "words", MemoryTransactionalSpout([["a", "b", "a"]], "word", take=2)
-    )
+    spout = MemoryTransactionalSpout([["a", "b", "a"]], "word", take=2)
+    builder = TransactionalTopologyBuilder("words", "words", spout)
     builder.set_bolt("size", Size()).global_grouping("words")
     builder.set_committer_bolt("counts", CountByKey("word", table="counts")).fields_grouping("words", ["word"])
     return builder.build_topology()

@@ -4,7 +4,7 @@ import pytest
 from runs import ended
 from topology_samples import Keep, Lines, Partial, Plain, Split, builder, rich, source_diagram, word_count
 
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.output import Grouping
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from txstorm.api.tuples import Fields
@@ -30,30 +30,19 @@ def inputs_of(declare):
     return made.build_topology().component("b").inputs
 
 
-def test_the_topology_of_the_design_document_is_built():
+def test_the_topology_of_the_design_is_built_by_marker_or_set_committer_bolt_and_sorted():
     """The word-count topology of the design document has the expected components (T18, T20)."""
     topology = word_count()
-    assert [(one.id, one.kind, one.parallelism) for one in topology.components] == [
-        ("lines", "spout", 2),
-        ("split", "basic", 2),
-        ("partial", "batch", 2),
-        ("counts", "committer", 2),
-    ]
+    found = [(one.id, one.kind, one.parallelism) for one in topology.components]
+    assert found == [("lines", "spout", 2), ("split", "basic", 2), ("partial", "batch", 2), ("counts", "committer", 2)]
     assert topology.spout.id == "lines"
     assert str(topology.component("counts").inputs[0].grouping) == "fields word"
     assert topology.component("partial").streams["errors"].fields == ("why",)
-
-
-def test_marker_and_set_committer_bolt_are_equivalent():
-    """A bolt becomes a committer by the `Committer` marker or by `set_committer_bolt` (T24)."""
     made = builder()
     made.set_bolt("marked", Keep()).global_grouping("lines")
     made.set_committer_bolt("added", Plain()).global_grouping("lines")
     topology = made.build_topology()
     assert {topology.component(name).kind for name in ("marked", "added")} == {"committer"}
-
-
-def test_components_are_sorted_topologically_with_ties_in_declaration_order():
     made = builder()
     made.set_bolt("z", Plain()).shuffle_grouping("y")
     made.set_bolt("c", Split()).shuffle_grouping("lines")
@@ -122,15 +111,13 @@ def test_direct_groupings_read_direct_streams(spelling):
     assert made.build_topology().component("r").inputs[0].grouping.kind == "direct"
 
 
-def test_camel_case_builds_the_same_topology():
+def test_camel_case_builds_the_same_topology_and_overrides_declare_streams():
     made = TransactionalTopologyBuilder("word-count", "lines", Lines(), 2)
     made.setBolt("split", Split(), 2).shuffleGrouping("lines")
     made.setBolt("partial", Partial(), 2).localOrShuffleGrouping("split")
     made.setCommitterBolt("counts", Keep(), 2).fieldsGrouping("partial", ["word"])
     assert made.buildTopology().fingerprint() == word_count().fingerprint()
 
-
-def test_camel_case_overrides_declare_streams():
     class Shouting(BatchBolt):
         def declareOutputFields(self, declarer):
             declarer.declareStream("loud", ["word"])
@@ -143,7 +130,7 @@ def test_camel_case_overrides_declare_streams():
     assert made.build_topology().component("shout").streams["loud"].fields == ("word",)
 
 
-def test_settings_are_taken_from_builder_and_spout_declarer():
+def test_settings_of_builder_and_spout_declarer_are_taken_and_invalid_ones_reported():
     made = builder()
     made.set_setting("max_jobs", "3").set_settings({"topology.message.timeout.secs": 5})
     made.getSpoutDeclarer().setMaxSpoutPending(4).addConfiguration("on_error", "retry(2)")
@@ -155,9 +142,6 @@ def test_settings_are_taken_from_builder_and_spout_declarer():
     assert settings.error_retries == 2
     assert dict(topology.spout.configuration) == {"depth": 1}
     assert dict(topology.component("split").configuration) == {"colour": "red"}
-
-
-def test_invalid_settings_are_reported_with_the_other_faults():
     made = builder()
     made.set_bolt("split", Split())
     for _ in range(3):
@@ -182,7 +166,7 @@ def test_all_three_kinds_of_spouts_are_accepted():
         assert TransactionalTopologyBuilder("t", "s", spout).build_topology().spout.kind == "spout"
 
 
-def test_a_built_topology_is_independent_of_later_builder_calls():
+def test_a_built_topology_is_independent_of_later_builder_calls_and_has_a_commit_phase():
     made = builder()
     declarer = made.set_bolt("split", Split()).shuffle_grouping("lines")
     topology = made.build_topology()
@@ -190,6 +174,10 @@ def test_a_built_topology_is_independent_of_later_builder_calls():
     made.set_bolt("more", Split()).shuffle_grouping("lines")
     assert [one.id for one in topology.components] == ["lines", "split"]
     assert not topology.component("split").configuration
+    assert source_diagram().commit_phase == {"B", "C", "D"}
+    assert word_count().commit_phase == {"counts"}
+    assert rich().commit_phase == {"counts", "audit"}
+    assert builder().build_topology().commit_phase == frozenset()
 
 
 def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_path):
@@ -201,20 +189,3 @@ def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_pa
         assert not caplog.records  # a worker that imports the module also builds the topology
         ended(topology, tmp_path, until_txid=1)
     assert [topology.warnings[0] in one.getMessage() for one in caplog.records] == [True]
-
-
-def test_the_commit_phase_is_committers_and_everything_downstream():
-    assert source_diagram().commit_phase == {"B", "C", "D"}
-    assert word_count().commit_phase == {"counts"}
-    assert rich().commit_phase == {"counts", "audit"}
-    assert builder().build_topology().commit_phase == frozenset()
-
-
-def test_an_object_that_is_only_a_committer_is_not_a_bolt():
-    class Neither(Committer):
-        pass
-
-    made = builder()
-    made.set_bolt("n", Neither()).shuffle_grouping("lines")
-    with pytest.raises(TopologyError, match="neither a BasicBolt nor a BatchBolt"):
-        made.build_topology()

@@ -6,8 +6,7 @@ import cloudpickle
 import pytest
 from topology_samples import Audit, Keep, Lines, Partial, Plain, Split, builder, rich, word_count
 
-from txstorm.api.bolt import BatchBolt, Committer
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm import BatchBolt, Committer, KeyedState, SinkTable
 from txstorm.errors import InputError, SettingError
 
 A = KeyedState("a", {"k": str}, {"v": int})
@@ -59,13 +58,10 @@ def test_tables_are_found_in_attributes_of_class_and_instance_in_lists_and_in_sl
     assert [one.name for one in topology.sinks.get("c", ())] == sinks
 
 
-def test_only_components_with_tables_are_listed():
+def test_only_components_with_tables_are_listed_and_an_unknown_one_is_an_error():
     assert set(rich().states) == {"counts", "audit"}
     assert set(rich().sinks) == {"audit"}
     assert committed(Plain()).states == {}
-
-
-def test_an_unknown_component_is_an_error_with_similar_names():
     with pytest.raises(InputError, match=r"no component 'count' \(did you mean 'counts'"):
         word_count().component("count")
 
@@ -109,7 +105,7 @@ def test_fingerprint_changes_with_the_shape_only(changes):
     assert variant().with_settings({"max_jobs": 9}).fingerprint() == variant(keep=Keep()).fingerprint()
 
 
-def test_with_settings_changes_only_settings():
+def test_with_settings_changes_only_settings_and_a_topology_can_be_pickled():
     topology = word_count()
     changed = topology.with_settings({"topology.max.spout.pending": "9"})
     assert changed.settings.max_spout_pending == 9
@@ -117,9 +113,6 @@ def test_with_settings_changes_only_settings():
     assert changed.components is topology.components
     with pytest.raises(SettingError):
         topology.with_settings({"nothing": 1})
-
-
-def test_a_topology_can_be_pickled_and_has_a_short_form():
     topology = rich()
     assert topology.commit_phase  # cached values travel too
     shipped = cloudpickle.loads(cloudpickle.dumps(topology))

@@ -3,8 +3,7 @@
 import json
 from datetime import timedelta
 
-from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder
-from txstorm.plan.explain import explain
+from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, explain
 from txstorm.spouts import MemoryTransactionalSpout
 
 DAY = timedelta(days=1)
@@ -29,13 +28,10 @@ def events(**changes):
     return CollectionState("events", **{**given, **changes})
 
 
-def test_a_collection_belongs_to_the_task_of_its_key():
+def test_keyed_declarations_are_displayed_in_the_fingerprint_and_owned_by_the_task_of_the_key():
     assert built(events()).warnings == ()
     (warning,) = built(events(), grouping=("user", "at")).warnings
     assert "state 'events'" in warning
-
-
-def test_keyed_declarations_are_displayed_and_part_of_the_fingerprint():
     kept = KeyedState("kept", key={"user": str}, value={"n": int}, ttl=DAY)
     topology = built(kept, events(ttl=DAY))
     assert "state/events, changes/events, by user, in the order of at, kept for 1 day" in str(explain(topology))

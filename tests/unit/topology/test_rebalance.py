@@ -1,20 +1,10 @@
 """Rebalancing: components whose parallelism may change, fixed ones, and overrides after a code change."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
 
-from txstorm import (
-    BasicBolt,
-    BatchBolt,
-    Committer,
-    KeyedState,
-    MapState,
-    MemoryBackend,
-    TransactionalTopologyBuilder,
-)
+from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder
 from txstorm.errors import InputError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
@@ -52,12 +42,15 @@ def tasks(topology: Topology) -> dict[str, int]:
     return {one.id: one.parallelism for one in topology.components}
 
 
-def test_rebalancing_keeps_the_parallelism_of_other_components():
+def test_rebalancing_keeps_other_components_and_the_current_parallelism_is_always_allowed():
     before = made()
     after = rebalanced(before, {"split": 5, "keep": 3})
     assert tasks(after) == {**tasks(before), "split": 5, "keep": 3}
     assert tasks(before)["split"] == 2
     assert after.component("split").object is before.component("split").object
+    assert tasks(rebalanced(made(), {"one": 1, "sum": 1})) == tasks(made())
+    # The code itself declares several tasks, which logged a warning.
+    assert tasks(rebalanced(made(sums=2), {"sum": 3}))["sum"] == 3
 
 
 REFUSED = {
@@ -81,22 +74,13 @@ def test_invalid_parallelism_is_rejected(number):
         rebalanced(made(), {"split": number})
 
 
-def test_the_current_parallelism_and_one_task_are_always_allowed():
-    assert tasks(rebalanced(made(), {"one": 1, "sum": 1})) == tasks(made())
-    # The code itself declares several tasks, which logged a warning.
-    assert tasks(rebalanced(made(sums=2), {"sum": 3}))["sum"] == 3
-
-
-def test_an_override_applies_while_the_codes_parallelism_is_unchanged(caplog):
+def test_an_override_applies_while_the_codes_parallelism_is_unchanged_and_allows_it(caplog):
     known = {"split": {"declared": 2, "chosen": 4}}
     assert tasks(rebalanced_before(made(), known))["split"] == 4
     with caplog.at_level(logging.WARNING):
         changed = made(split=3)
         assert rebalanced_before(changed, known) is changed
     assert "the code of split has changed" in caplog.text
-
-
-def test_overrides_that_no_longer_fit_the_code_are_logged_and_ignored(caplog):
     known = {"sum": {"declared": 1, "chosen": 2}, "gone": {"declared": 1, "chosen": 2}}
     topology = made()
     with caplog.at_level(logging.WARNING):

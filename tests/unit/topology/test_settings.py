@@ -14,26 +14,25 @@ def test_defaults_are_as_documented():
     assert (settings.max_in_flight_bytes, settings.spill_bytes, settings.cargo_bytes) == (2**28, 2**23, 2**24)
 
 
+PARSED = {
+    "max_spout_pending": {"4": 4, "auto": "auto"},
+    "max_pack_txids": {"none": None, "8": 8},
+    "max_retries": {"none": None, "0": 0},
+    "log_entries": {1000: "1000", " out=2000, 5000": "5000, out=2000", "none": None},
+    "batch_timeout": {"1.5": 1.5},
+    "enable_timeouts": {"false": False},
+    "compact_on_stop": {"true": True},
+    "on_error": {
+        "retry(3)": "retry(3)",
+        "dead_letter": "dead_letter",
+        " retry(3) ,dead_letter": "retry(3), dead_letter",
+    },
+    "spill_bytes": {"0": 0},
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("max_spout_pending", "4", 4),
-        ("max_spout_pending", "auto", "auto"),
-        ("max_pack_txids", "none", None),
-        ("max_pack_txids", "8", 8),
-        ("max_retries", "none", None),
-        ("max_retries", "0", 0),
-        ("log_entries", 1000, "1000"),
-        ("log_entries", " out=2000, 5000", "5000, out=2000"),
-        ("log_entries", "none", None),
-        ("batch_timeout", "1.5", 1.5),
-        ("enable_timeouts", "false", False),
-        ("compact_on_stop", "true", True),
-        ("on_error", "retry(3)", "retry(3)"),
-        ("on_error", "dead_letter", "dead_letter"),
-        ("on_error", " retry(3) ,dead_letter", "retry(3), dead_letter"),
-        ("spill_bytes", "0", 0),
-    ],
+    ("name", "text", "value"), [(name, *pair) for name, pairs in PARSED.items() for pair in pairs.items()]
 )
 def test_text_from_the_command_line_is_parsed(name, text, value):
     assert getattr(Settings.parse({name: text}), name) == value
@@ -58,34 +57,22 @@ def test_storm_keys_are_parsed_in_storm_units(key, value, name, found):
     assert getattr(Settings.parse({key: value}), name) == found
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_spout_pending", 0),
-        ("max_spout_pending", "many"),
-        ("max_spout_pending", True),
-        ("max_jobs", "1.5"),
-        ("max_jobs", True),
-        ("batch_timeout", 0),
-        ("batch_timeout", "nan"),
-        ("min_interval", -1),
-        ("min_interval", "inf"),
-        ("on_error", "retry(0)"),
-        ("on_error", "ignore"),
-        ("on_error", "dead_letter, retry(3)"),
-        ("on_error", "fail_topology, dead_letter"),
-        ("on_error", 3),
-        ("max_retries", -1),
-        ("log_entries", "5000, 6000"),
-        ("log_entries", 999),
-        ("log_entries", "out"),
-        ("log_entries", True),
-        ("cargo_bytes", 2**24 + 1),
-        ("enable_timeouts", "perhaps"),
-        ("max_pack_txids", 0),
-        ("topology.trident.batch.emit.interval.millis", "soon"),
-    ],
-)
+INVALID = {
+    "max_spout_pending": [0, "many", True],
+    "max_jobs": ["1.5", True],
+    "batch_timeout": [0, "nan"],
+    "min_interval": [-1, "inf"],
+    "on_error": ["retry(0)", "ignore", "dead_letter, retry(3)", "fail_topology, dead_letter", 3],
+    "max_retries": [-1],
+    "log_entries": ["5000, 6000", 999, "out", True],
+    "cargo_bytes": [2**24 + 1],
+    "enable_timeouts": ["perhaps"],
+    "max_pack_txids": [0],
+    "topology.trident.batch.emit.interval.millis": ["soon"],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in INVALID.items() for value in values])
 def test_an_invalid_value_is_rejected_with_its_name_and_value(name, value):
     with pytest.raises(SettingError) as refused:
         Settings.parse({name: value})
@@ -117,29 +104,20 @@ def test_other_settings_that_are_rejected(given, message):
         Settings.parse(given)
 
 
-def test_retry_policy_exposes_its_number_of_retries():
+def test_settings_are_described_comparable_and_picklable_and_updated_keeps_those_not_given():
     assert Settings.parse({"on_error": "retry(12)"}).error_retries == 12
     both = Settings.parse({"on_error": "retry(12), dead_letter"})
     assert (both.error_retries, both.dead_letters) == (12, True)
     assert (Settings().dead_letters, Settings(on_error="dead_letter").error_retries) == (False, 0)
-
-
-def test_updated_keeps_settings_that_are_not_given():
     settings = Settings.parse({"max_jobs": 5, "max_retries": 2}).updated({"topology.max.spout.pending": "3"})
     assert (settings.max_jobs, settings.max_retries, settings.max_spout_pending) == (5, 2, 3)
     with pytest.raises(SettingError, match="max_job"):
         settings.updated({"max_job": 1})
-
-
-def test_every_setting_is_described_for_the_command_line():
     listed = {one.name: one for one in Settings.listed()}
     assert set(listed) == set(Settings.model_fields)
     assert all(one.description for one in listed.values())
     assert listed["batch_timeout"].storm_key == "topology.message.timeout.secs"
     assert listed["max_jobs"].storm_key is None
-
-
-def test_settings_are_comparable_and_picklable():
     settings = Settings.parse({"max_jobs": 3})
     assert cloudpickle.loads(cloudpickle.dumps(settings)) == settings
     assert hash(settings) == hash(Settings(max_jobs=3))

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
+from txstorm import Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate, snapshot
 from txstorm.errors import TopologyFailed
-from txstorm.results.snapshot import snapshot
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
@@ -76,24 +75,15 @@ def test_single_values_of_every_type(name):
     assert found == {"a": (low, high, values[0], values[-1])}
 
 
-def test_of_equal_times_the_earlier_arrival_is_first_and_the_later_one_last():
+def test_ties_and_nulls_are_decided_and_sums_and_means_exact():
     rows = [("a", value, 5) for value in (1, 2, 3, 4)]
     assert aggregated(rows, first=("v", "first"), last=("v", "last")) == {"a": (1, 4)}
-
-
-def test_the_greatest_of_equal_values_is_that_of_the_earliest_tuple():
     rows = [("a", 7, 9), ("a", 7, 2), ("b", None, 3), ("a", 7, 2), ("a", 1, 1)]
     bolt = aggregated(rows, top=({"ts": int}, "argmax", "v"), other=({"ts": int}, "argmax", {"v": int}))
     assert bolt == {"a": (2, 2), "b": (None, None)}
-
-
-def test_sums_and_means_of_decimals_are_exact_and_nulls_left_out():
     rows = [("a", Decimal("0.1"), 1), ("a", Decimal("0.2"), 2), ("a", None, 3), ("b", None, 3)]
     found = aggregated(rows, total=({"v": Decimal}, "sum"), mean=({"v": Decimal}, "mean"), n="count")
     assert found == {"a": (Decimal("0.3"), pytest.approx(0.15), 3), "b": (None, None, 1)}
-
-
-def test_ints_are_summed_beyond_what_floats_can_hold():
     rows = [("a", (1 << 53) + 1, 1), ("a", 1, 2), ("a", -(1 << 62), 3), ("a", 1 << 62, 4)]
     assert aggregated(rows, total=("v", "sum")) == {"a": ((1 << 53) + 2,)}
 
@@ -127,13 +117,21 @@ def test_sums_and_means_are_exact_while_their_window_is_open(name, form):
         assert [(a, n, m) for _, _, _, a, n, m in driver.emitted("w")] == [(expected, len(values), most)] * 2
 
 
-def test_a_late_tuple_whose_value_is_no_float_is_one_late_tuple():
+def test_late_tuples_are_counted_and_emitted_once_with_all_their_fields_whatever_their_values():
     bolt = WindowAggregate("k", table="r", ttl=WEEK, a=({"v": int}, "mean"))
     bolt.with_timestamp_field("ts").with_tumbling_window(Duration(10)).with_late_tuple_stream("late")
     with driver_of(bolt, ("k", "v", "ts")) as driver:
         for rows in ([("a", 1, 55)], [("a", (1 << 60) + 1, 1), ("a", (1 << 60) + 1, 56)]):
             driver.commit(driver.feed({"s1": rows}))
         assert [one[1] for one in driver.emitted("w", stream="late")] == [(1 << 60) + 1]
+    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("$late")  # Storm's name
+    with driver_of(bolt, ("k", "v", "ts")) as driver:
+        driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
+        driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
+        assert driver.emitted("w", stream="$late") == [("a", "y", 20), ("b", "v", 3)]
+        assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
+        driver.commit(driver.end_of_input())
+        assert numbers(driver) == [2]
 
 
 @pytest.mark.parametrize("form", ["sliding", "sessions"])
@@ -186,13 +184,22 @@ def test_results_expire_and_panes_are_evicted():
         assert driver.state("w-panes").to_arrow().num_rows <= 4
 
 
-def test_session_rows_and_their_queue_do_not_grow_with_closed_sessions():
+def test_rows_of_sessions_that_close_or_grow_for_long_are_few():
     with driver_of(counts().with_session_window(Duration(500))) as driver:
         for second in range(20):
             driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * second)]}))
         assert driver.state("r").to_arrow().num_rows == 38
         assert driver.state("w-sessions").to_arrow().num_rows == 2
         assert driver.state("w-due").to_arrow().num_rows == 2
+    with driver_of(counts().with_session_window(Duration.hours(1))) as driver:
+        most = 0
+        for second in range(40):
+            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 20))]}))
+            most = max(most, driver.state("w-sessions").to_arrow().num_rows)
+        assert most < 40
+        assert driver.state("w-due").to_arrow().num_rows == 2
+        driver.commit(driver.end_of_input())
+        assert sorted(numbers(driver)) == [40, 40]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 60))
@@ -213,18 +220,6 @@ def test_windows_that_fire_together_are_those_that_fire_one_by_one(seed):
     single = [panes.windows(cells, table, end, end) for end in range(low, high + 1, panes.step)]
     one_by_one = pa.concat_tables(single).select(columns).to_pylist()
     assert sorted(map(str, together)) == sorted(map(str, one_by_one)), f"SEED={seed}"
-
-
-def test_rows_of_a_session_that_grows_for_long_are_few():
-    with driver_of(counts().with_session_window(Duration.hours(1))) as driver:
-        most = 0
-        for second in range(40):
-            driver.commit(driver.feed({"s1": [("a", 1000 * second), ("b", 1000 * (second // 20))]}))
-            most = max(most, driver.state("w-sessions").to_arrow().num_rows)
-        assert most < 40
-        assert driver.state("w-due").to_arrow().num_rows == 2
-        driver.commit(driver.end_of_input())
-        assert sorted(numbers(driver)) == [40, 40]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 100))
@@ -283,17 +278,6 @@ def test_late_tuples_are_listed_without_a_stream_for_them(sessions):
         ]
 
 
-def test_late_tuples_are_counted_and_emitted_with_all_their_fields():
-    bolt = counts().with_tumbling_window(Duration(10)).with_late_tuple_stream("$late")  # Storm's name
-    with driver_of(bolt, ("k", "v", "ts")) as driver:
-        driver.commit(driver.feed({"s1": [("a", "x", 25)]}))
-        driver.commit(driver.feed({"s1": [("a", "y", 20), ("a", "z", 21), ("b", "v", 3)]}))
-        assert driver.emitted("w", stream="$late") == [("a", "y", 20), ("b", "v", 3)]
-        assert [values for *_, values in driver.late("w")] == [("a", "y", 20), ("b", "v", 3)]
-        driver.commit(driver.end_of_input())
-        assert numbers(driver) == [2]
-
-
 def ranked(counted, tasks, top, top_tasks):
     """Return a driver of a topology that counts the tuples of each key and ranks the counts."""
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"s1": ("k", "ts")}))
@@ -302,12 +286,17 @@ def ranked(counted, tasks, top, top_tasks):
     return TopologyTestDriver(builder.build_topology(), clock=ManualClock(EPOCH))
 
 
-def test_equal_ranks_are_all_among_the_top():
+def test_equal_ranks_are_all_among_the_top_and_changed_results_are_ranked_again():
     with ranked(counts(), 1, 2, 1) as driver:
         driver.commit(driver.feed({"s1": [(key, 5) for key in "aabbcde"] + [("e", 15)]}))
         driver.commit(driver.end_of_input())
         found = [(key, n, rank) for key, _, _, n, rank in driver.emitted("top")]
         assert found == [("a", 2, 1), ("b", 2, 1), ("e", 1, 1)]
+    with ranked(counts(retractions=True).with_allowed_lateness(Duration(100)), 2, 1, 3) as driver:
+        driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
+        driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]
+        assert [(row[0], *row[3:]) for row in driver.emitted("top", 2)] == [("b", 3, 1)]
 
 
 @pytest.mark.parametrize("sessions", [False, True])
@@ -386,11 +375,3 @@ def test_a_pane_of_a_transaction_that_is_replayed_counts_once(phase):
         driver.commit(txid)
         driver.commit(driver.end_of_input())
         assert numbers(driver) == [2]
-
-
-def test_changed_results_are_ranked_again_by_the_task_that_has_them_all():
-    with ranked(counts(retractions=True).with_allowed_lateness(Duration(100)), 2, 1, 3) as driver:
-        driver.commit(driver.feed({"s1": [(key, 5) for key in "aab"] + [("c", 15)]}))
-        driver.commit(driver.feed({"s1": [("b", 5), ("b", 6)]}))
-        assert [(row[0], *row[3:]) for row in driver.emitted("top", stream="retractions")] == [("a", 2, 1)]
-        assert [(row[0], *row[3:]) for row in driver.emitted("top", 2)] == [("b", 3, 1)]

@@ -84,16 +84,13 @@ def test_values_are_read_as_columns_are():
     assert instant(END) == datetime.max.replace(tzinfo=UTC)
 
 
-def test_a_frontier_takes_the_place_of_the_newest_timestamp():
+def test_frontiers_take_the_place_of_timestamps_and_idle_inputs_are_left_out_at_the_next_stamp():
     rule = WatermarkRule(2, lag=5)
     facts = Facts(frontiers={1: 70})
     after = rule.after(Progress(), {(0, ""): 100, (1, ""): 500}, 1, facts)
     assert after.watermark == 70
     assert rule.held_back_by(after, 1, facts) == {0: 95, 1: 70}
     assert rule.after(Progress(), {(0, ""): 100, (1, ""): 500}, 1, Facts(frontiers={1: None})).watermark is None
-
-
-def test_the_next_stamp_at_which_an_input_is_left_out():
     rule = WatermarkRule(3, idle=10)
     after = rule.after(Progress(), {(0, ""): 5}, 100)
     assert after.watermark is None and rule.next_idle(after, 100) == 110

@@ -24,7 +24,7 @@ def test_versions_of_spark_and_pandas(name, version, fit):
     assert fits(version, name) is fit
 
 
-def test_version_bounds_match_the_package_metadata():
+def test_version_bounds_match_the_package_metadata_and_unsupported_packages_name_theirs():
     config = configparser.ConfigParser()
     config.read(Path(__file__).parents[4] / "setup.cfg", encoding="utf-8")
     texts = [config["options"]["install_requires"], config["options.extras_require"]["spark"]]
@@ -38,9 +38,6 @@ def test_version_bounds_match_the_package_metadata():
         if high is not None:
             assert fits(high.removeprefix("<="), one) if high.startswith("<=") else high == f"<{one.high}"
         assert (high is None) == (one.high is None)
-
-
-def test_a_missing_package_names_its_extra_and_an_unsupported_one_its_versions():
     found = package(Package("no-such-package-anywhere", "1", None, "spark", "spark"))
     assert (found.ok, found.remedy) == (False, "pip install 'txstorm[spark]'")
     found = package(Package("pytest", "1", "2", "", "runs"))

@@ -12,9 +12,8 @@ import pytest
 from commands import at_a_terminal, run_program
 from user_modules import change, tree
 
-from txstorm import run
+from txstorm import open_ledger, run
 from txstorm.books.origin import NOTEBOOK, CodeOrigin, origin_of
-from txstorm.ledger.open import open_ledger
 from txstorm.results.views import origin_recorded
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -28,21 +27,15 @@ def shell(words: Path, *arguments: str, stdin: str = "") -> subprocess.Completed
     return run_program("-m", "txstorm", *arguments, cwd=words, env={"NO_COLOR": "1"}, stdin=stdin)
 
 
-# --- one transaction --------------------------------------------------------------------------------------------------
-
-
-def test_every_committed_txid_replays_to_the_same_rows_without_writes(txstorm, words: Path):
+def test_committed_txids_replay_to_the_same_rows_without_writes_unless_the_code_has_changed(
+    txstorm, words: Path, txstorm_json
+):
     txstorm(*RUN)
     before = tree(words / DATA)
     for txid in ("1", "2", "3"):
         out = txstorm.printed(*REPLAY, "--txid", txid)
         assert f"txid {txid} (attempt" in out and "the result is the one committed" in out, out
     assert tree(words / DATA) == before
-
-
-def test_changed_code_is_reported_with_key_and_both_values(txstorm, txstorm_json, words: Path):
-    txstorm(*RUN)
-    before = tree(words / DATA)
     change(words / "words.py", "(old or 0) + n)", "(old or 0) + 10 * n)")
     code, out, _ = txstorm(*REPLAY, "--txid", "2")
     assert code == 1
@@ -142,9 +135,6 @@ def test_committers_with_external_stores_or_changed_declarations_are_rejected(tx
         assert said in txstorm.refused(*REPLAY, "--txid", "2")
         if "mine" in new:
             change(words / "words.py", new, "")
-
-
-# --- the code ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_command_line_records_the_target_with_its_arguments(txstorm, words: Path):
@@ -273,9 +263,6 @@ def environment(words: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{words}"}
 
 
-# --- the debugger -----------------------------------------------------------------------------------------------------
-
-
 def test_the_debugger_starts_at_the_users_frame(txstorm, words: Path):
     txstorm(*RUN)
     before = tree(words / DATA)
@@ -312,9 +299,6 @@ def test_a_breakpoint_stops_at_the_start_of_a_method(txstorm, words: Path):
     assert "-> if tuple" in done.stdout
     assert "left the debugger before the replay had ended" in done.stderr
     assert "internal" not in done.stderr and "txstorm itself failed" not in done.stderr
-
-
-# --- journals ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_journal_is_replayed_and_the_first_difference_shown(txstorm, txstorm_json, words: Path):

@@ -13,10 +13,7 @@ RUN = ("run", "words", "--engine", "local", "--available-now")
 COUNTS = [{"word": "<b>", "n": 1}, {"word": "cat", "n": 3}, {"word": "dog", "n": 2}]
 
 
-# --- run --------------------------------------------------------------------------------------------------------------
-
-
-def test_run_prints_one_object(txstorm, words: Path):
+def test_run_prints_one_object_or_a_summary_that_names_the_query_commands(txstorm, words: Path):
     result = txstorm.json(*RUN)
     assert result.pop("seconds") > 0
     assert result == {
@@ -34,6 +31,12 @@ def test_run_prints_one_object(txstorm, words: Path):
     }
     result = txstorm.json(*RUN)  # no input is left
     assert (result["committed_txid"], result["txids"], result["tuples"]) == (3, 0, 0)
+    code, out, err = txstorm(*RUN)
+    assert code == 0
+    assert "words on local: committed txid 3" in out
+    assert "txstorm state txstorm-data/words counts" in out
+    assert "txstorm history txstorm-data/words" in out
+    assert "words: running on local" in err
 
 
 def test_until_txid_and_then_continue(txstorm):
@@ -41,15 +44,6 @@ def test_until_txid_and_then_continue(txstorm):
     assert txstorm.json(*base, "--until-txid", "1")["committed_txid"] == 1
     result = txstorm.json(*base, "--until-txid", "3")
     assert (result["committed_txid"], result["txids"], result["tuples"]) == (3, 2, 4)
-
-
-def test_the_summary_names_the_query_commands(txstorm):
-    code, out, err = txstorm(*RUN)
-    assert code == 0
-    assert "words on local: committed txid 3" in out
-    assert "txstorm state txstorm-data/words counts" in out
-    assert "txstorm history txstorm-data/words" in out
-    assert "words: running on local" in err
 
 
 def test_data_dir_settings_and_journal(txstorm, words: Path):
@@ -108,13 +102,11 @@ def test_bad_input_is_reported_in_json_and_changes_nothing(case, txstorm_json, w
     assert {path.name for path in words.rglob("*") if path.suffix != ".pyc"} | {"__pycache__"} == before
 
 
-def test_errors_without_json_go_to_standard_error(txstorm):
+def test_errors_without_json_internal_ones_and_ctrl_c_before_the_run_has_started(txstorm, monkeypatch):
     code, out, err = txstorm("run", "wrods")
     assert (code, out) == (2, "")
     assert err.startswith("error: no module 'wrods'")
 
-
-def test_an_internal_error_shows_no_traceback(txstorm, monkeypatch):
     def broken(text):
         raise RuntimeError("impossible")
 
@@ -127,8 +119,6 @@ def test_an_internal_error_shows_no_traceback(txstorm, monkeypatch):
     _, _, err = txstorm("run", "words", "--log-level=debug")
     assert "Traceback" in err
 
-
-def test_ctrl_c_before_the_run_has_started(txstorm, monkeypatch):
     def interrupted(text):
         raise KeyboardInterrupt
 
@@ -140,19 +130,12 @@ def test_ctrl_c_before_the_run_has_started(txstorm, monkeypatch):
 
 
 def test_settings_may_not_be_given_twice():
-    assert settings_of(["a = b=c", "x="], "4", 0.5) == {
-        "a": "b=c",
-        "x": "",
-        "max_spout_pending": "4",
-        "min_interval": 0.5,
-    }
+    found = settings_of(["a = b=c", "x="], "4", 0.5)
+    assert found == {"a": "b=c", "x": "", "max_spout_pending": "4", "min_interval": 0.5}
     with pytest.raises(SettingError, match="a is given twice"):
         settings_of(["a=1", "a=2"])
     with pytest.raises(SettingError, match="--max-pending: setting max_spout_pending is given twice"):
         settings_of(["max_spout_pending=1"], max_pending="2")
-
-
-# --- describe, explain, validate, settings ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,16 +175,18 @@ def test_validate(txstorm, txstorm_json, words: Path):
     assert (code, result["error"]["type"]) == (2, "SpoutError")
 
 
-def test_settings_are_listed(txstorm):
+def test_settings_version_and_help(txstorm):
     assert "max_spout_pending" in txstorm.printed("settings")
     listed = txstorm.json("settings")["settings"]
     assert {"name": "max_spout_pending", "default": "auto"}.items() <= listed[0].items()
+    assert txstorm("--version") == (0, f"txstorm {__version__}\n", "")
+    assert "txstorm run words --engine local --available-now" in txstorm.printed("--help")
+    for command in ("run", "describe", "explain", "validate", "settings", "state", "history", "doctor"):
+        assert "Usage" in txstorm.printed(command, "--help")
+    assert txstorm()[0] == 2
 
 
-# --- state and history ------------------------------------------------------------------------------------------------
-
-
-def test_state(txstorm, txstorm_json):
+def test_state_and_history(txstorm, txstorm_json):
     txstorm(*RUN)
     state = ("state", "txstorm-data/words", "counts")
     code, out, err = txstorm(*state, "--json")
@@ -219,10 +204,6 @@ def test_state(txstorm, txstorm_json):
     assert (code, result["error"]["type"]) == (2, "StateError")
     assert "did you mean 'counts'" in result["error"]["message"]
     assert "txid 9 is not committed" in txstorm.refused(*state, "--txid", "9", "--json")
-
-
-def test_history(txstorm):
-    txstorm(*RUN)
     result = txstorm.json("history", "txstorm-data/words")
     assert (result["topology"], result["committed_txid"]) == ("words", 3)
     assert [row["txid"] for row in result["txids"]] == [1, 2, 3]
@@ -233,14 +214,3 @@ def test_history(txstorm):
     _, out, err = txstorm("history", "txstorm-data/words", "--limit", "2")
     assert [line.split()[0] for line in out.splitlines()] == ["txid", "2", "3"]
     assert "committed txid 3, 3 in the history; the last 2 shown" in err
-
-
-# --- the rest ---------------------------------------------------------------------------------------------------------
-
-
-def test_version_and_help(txstorm):
-    assert txstorm("--version") == (0, f"txstorm {__version__}\n", "")
-    assert "txstorm run words --engine local --available-now" in txstorm.printed("--help")
-    for command in ("run", "describe", "explain", "validate", "settings", "state", "history", "doctor"):
-        assert "Usage" in txstorm.printed(command, "--help")
-    assert txstorm()[0] == 2

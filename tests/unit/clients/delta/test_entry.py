@@ -1,7 +1,5 @@
 """Delta log entries written by txstorm: equal to those of delta-rs, with the same compare-and-set."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -122,7 +120,7 @@ def test_an_entry_in_place_of_an_archived_one_is_removed(tmp_path, monkeypatch):
     assert list(sleeper.log_entry(0).parent.iterdir()) == []
 
 
-def test_without_links_delta_rs_commits(tmp_path, monkeypatch):
+def test_without_links_delta_rs_commits_and_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     handle = table(tmp_path / "t")
 
     def refused(source, target):
@@ -135,10 +133,7 @@ def test_without_links_delta_rs_commits(tmp_path, monkeypatch):
     assert "delta-rs" in handle.log_entry(1).read_text()
     assert DeltaTable(str(tmp_path / "t")).transaction_version("epoch") == 3
     assert not list(handle.log_entry(0).parent.glob("*.tmp"))
-
-
-def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
-    handle = table(tmp_path / "t")
+    handle = table(tmp_path / "full")
 
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -46,14 +46,9 @@ def test_created_with_properties_and_transactions(tmp_path, handle):
 
 def test_properties_are_synced_before_readers_see_them(handle, monkeypatch):
     add(handle, 1)
+    properties = {"own": "2", "delta.logRetentionDuration": "interval 1 days"}
     with synced_paths(monkeypatch) as synced:
-        handle.commit(
-            Commit(
-                {"app": 1},
-                {"kind": "describe"},
-                properties={"own": "2", "delta.logRetentionDuration": "interval 1 days"},
-            )
-        )
+        handle.commit(Commit({"app": 1}, {"kind": "describe"}, properties=properties))
     assert synced[0].startswith(f"{handle.path}/_delta_log/_commit_")
     again = DeltaTable(handle.path)
     assert {**again.metadata().configuration, **handle.properties} == again.metadata().configuration
@@ -175,9 +170,8 @@ def test_batches_of_many_files_come_in_their_order(handle, monkeypatch, together
     for txid in (3, 1, 2, 5, 4):
         add(handle, txid, [f"{txid}{i}" for i in range(4)])
     found = list(handle.batches(("_txid", 1), ("_txid", 4), rows=3))
-    assert [row["k"] for batch in found for row in batch.to_pylist()] == [
-        f"{t}{i}" for t in (2, 3, 4) for i in range(4)
-    ]
+    keys = [row["k"] for batch in found for row in batch.to_pylist()]
+    assert keys == [f"{t}{i}" for t in (2, 3, 4) for i in range(4)]
     assert max(batch.num_rows for batch in found) == 3
 
 

@@ -157,7 +157,6 @@ def test_a_bounded_log_keeps_fewer_entries_than_its_bound_whatever_their_age(tab
 
 
 def test_checkpoints_of_the_last_hour_are_not_archived(table):
-    """Checkpoints of the last hour are not archived, even with a short retention: a reader may be using them."""
     age(table, HOUR / 2)
     age(table, 2 * HOUR, only=".json")
     age(table, 2 * HOUR, until=20)
@@ -208,7 +207,6 @@ def test_a_checkpoint_of_several_files_counts_only_if_complete(table, form, miss
 
 @pytest.mark.parametrize("nth", [1, 2, 17, 35])
 def test_killed_while_archiving_entries(table, nth):
-    """After a kill while entries are archived, no entry is lost or duplicated, and the next pass continues."""
     age(table, 2 * DAY)
     code = (
         "import pathlib, sys, time\n"
@@ -240,9 +238,6 @@ def test_versions_are_readable_while_entries_are_archived(table):
     assert seen == list(range(LAST, -1, -1))
 
 
-# -- the log is not listed ---------------------------------------------------------------------------------------
-
-
 def add(handle, n):
     handle.commit(Commit({"app": n}, {"n": n}, [DataFile(f"{n % LAST + 1}.parquet", 1)]))
 
@@ -265,9 +260,6 @@ def test_only_opening_a_table_lists_its_log(table):
         assert (handle.version, handle.app_version("app"), len(handle.files())) == (LAST + 9, LAST + 9, LAST)
         assert next(handle.history()).version == LAST + 9
     assert DeltaTable(str(table)).version() == LAST + 9
-
-
-# -- windows ------------------------------------------------------------------------------------------------------
 
 
 def test_a_window_is_removed_with_its_handle_or_process(table, tmp_path, monkeypatch):

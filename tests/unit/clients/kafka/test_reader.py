@@ -3,8 +3,6 @@
 Consumers of any kind that never close block nothing.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Output collector: the values that may be emitted, and the record batches built from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa
@@ -47,22 +45,24 @@ def test_tuples_are_emitted_as_record_batches_per_stream_in_order(collector: Out
     assert collector.take() == []
 
 
-def test_direct_tuples_keep_their_order_and_target_task(collector: OutputCollector) -> None:
+def test_direct_tuples_keep_their_order_and_target_task_also_under_storms_method_names(collector) -> None:
     for task, x in ((0, "a"), (0, "b"), (2, "c"), (0, "d")):
         collector.emit_direct(task, x, stream="aimed")
     assert taken(collector) == [("aimed", 0, [("a",), ("b",)]), ("aimed", 2, [("c",)]), ("aimed", 0, [("d",)])]
+    collector.emitDirect(1, "x", stream="aimed")
+    collector.emitBatch(pa.record_batch({"word": ["a"], "n": [1]}))
+    collector.reportError(ValueError("seen"))
+    assert [stream for stream, _, _ in taken(collector)] == ["default", "aimed"]
+    assert [str(error) for error in collector.errors] == ["seen"]
 
 
-def test_streams_without_fields_carry_empty_tuples_and_empty_batches_emit_nothing(collector: OutputCollector) -> None:
+def test_streams_without_fields_empty_batches_and_long_runs_of_tuples(collector, monkeypatch) -> None:
     collector.emit_batch(pa.record_batch({"word": pa.array([], pa.string()), "n": pa.array([], pa.int64())}))
     assert collector.take() == []
     assert collector.count == 0
     collector.emit(stream="ticks")
     collector.emit(stream="ticks")
     assert taken(collector) == [("ticks", None, [(), ()])]
-
-
-def test_long_runs_of_tuples_are_split(collector: OutputCollector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLUSH_VALUES", 10)
     for n in range(17):
         collector.emit("w", n)
@@ -93,11 +93,3 @@ def test_invalid_emits_are_rejected_with_a_reason(case: str, collector: OutputCo
     with pytest.raises(EmitError, match=message):
         emit(collector)
     assert collector.take() == []
-
-
-def test_collector_accepts_storms_method_names(collector: OutputCollector) -> None:
-    collector.emitDirect(1, "x", stream="aimed")
-    collector.emitBatch(pa.record_batch({"word": ["a"], "n": [1]}))
-    collector.reportError(ValueError("seen"))
-    assert [stream for stream, _, _ in taken(collector)] == ["default", "aimed"]
-    assert [str(error) for error in collector.errors] == ["seen"]

@@ -1,7 +1,5 @@
 """Commit phase of one txid: order of components, tasks, routing, and error messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import engine_samples as samples
@@ -69,10 +67,19 @@ def graph() -> Topology:
     return builder.build_topology()
 
 
-def test_components_finish_in_topological_order_with_all_their_tasks() -> None:
+def test_components_finish_in_topological_order_with_active_handles_and_may_execute_before() -> None:
     run = commit(graph(), [1, 2, 3, 4])
     finished = [one[0] for one in samples.called if one[0] in ("keep", "collect", "end")]
     assert finished == ["keep", "keep", "collect", "collect", "end"]
+    check_counts(run)
+    commit(graph(), [1])
+    asked = [one for one in samples.called if one[0] == "state" and one[1] == "end"]
+    assert [active for *_, active in asked] == [False, True]
+    run = prepared(graph(), [1, 2, 3, 4])
+    run.execute()
+    run.execute()
+    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
+    run.run()
     check_counts(run)
 
 
@@ -84,24 +91,10 @@ def check_counts(run: CommitRun) -> None:
     assert run.counts == {"keep": 6, "each": 4, "collect": 6, "end": 11}
 
 
-def test_handles_are_active_only_in_finish_batch() -> None:
-    commit(graph(), [1])
-    asked = [one for one in samples.called if one[0] == "state" and one[1] == "end"]
-    assert [active for *_, active in asked] == [False, True]
-
-
-def test_a_failure_names_component_task_and_line() -> None:
+def test_a_failure_names_component_task_and_line_and_bolts_downstream_have_no_tables() -> None:
     with pytest.raises(CommitFailed, match=r"each\[\d\] raised ValueError at .*engine_samples.py:\d+ in execute: odd"):
         commit(graph(), [1, 17])
     assert not [one for one in samples.called if one[0] == "end"]
-
-
-class Reads(Gathering):
-    def prepare(self, context, collector, attempt):
-        context.state("counts")
-
-
-def test_a_batch_bolt_downstream_of_a_committer_has_no_tables() -> None:
     builder = TransactionalTopologyBuilder("graph", "numbers", Rows())
     builder.set_bolt("keep", Keep()).shuffle_grouping("numbers")
     builder.set_bolt("reads", Reads()).shuffle_grouping("keep")
@@ -110,15 +103,11 @@ def test_a_batch_bolt_downstream_of_a_committer_has_no_tables() -> None:
     assert isinstance(caught.value.__cause__, StateError)
 
 
+class Reads(Gathering):
+    def prepare(self, context, collector, attempt):
+        context.state("counts")
+
+
 def test_input_bytes_of_a_commit_phase() -> None:
     [outcome] = processed(graph(), pack(list(range(1000))))
     assert 8000 * 2 <= input_bytes(outcome.cargo) < 50_000
-
-
-def test_execute_may_be_called_early_and_delivers_tuples_once() -> None:
-    run = prepared(graph(), [1, 2, 3, 4])
-    run.execute()
-    run.execute()
-    assert {one[1] for one in samples.called} == {"keep", "end"}  # prepared; `finish_batch` has not been called
-    run.run()
-    check_counts(run)

@@ -1,7 +1,5 @@
 """Groupings route rows as Storm's do, and identically on all paths."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from decimal import Decimal
 from typing import Any
@@ -54,16 +52,13 @@ def test_shuffling_is_even_and_keeps_the_order(kind: str) -> None:
     assert all(rows == sorted(rows, key=lambda row: row[1]) for rows in found.values())
 
 
-def test_shuffling_continues_across_the_record_batches_of_an_attempt() -> None:
+def test_shuffling_starts_at_different_tasks_and_continues_across_record_batches() -> None:
     router = Router(edge("shuffle", 4), 1, 0)
     counts: Counter[int] = Counter()
     for row in ROWS[:42]:
         [(target, _)] = router.route(batch_of_rows([row], ("a", "b")))
         counts[target] += 1
     assert max(counts.values()) - min(counts.values()) <= 1
-
-
-def test_shuffling_starts_at_different_tasks_by_txid_and_source_task() -> None:
     made = edge("shuffle", 4)
     first = Counter(next(iter(routed(made, ROWS[:1], txid=t, task=s))) for t in range(50) for s in range(4))
     assert set(first) == {0, 1, 2, 3}
@@ -76,14 +71,18 @@ def test_routing_is_a_function_of_txid_task_and_rows(kind: str) -> None:
     assert routed(made, ROWS, txid=7, task=2) == routed(made, ROWS, txid=7, task=2)
 
 
-def test_all_and_global_and_local() -> None:
+def test_all_global_local_and_custom_groupings_choose_any_number_of_existing_tasks() -> None:
     assert routed(edge("all", 3), ROWS) == dict.fromkeys(range(3), ROWS)
     assert routed(edge("global", 3), ROWS) == {0: ROWS}
     assert routed(edge("local_or_shuffle", 3, local=True), ROWS, task=2) == {2: ROWS}
     assert routed(edge("fields", 1, fields=("a",)), ROWS) == {0: ROWS}
+    found = routed(edge("custom", 4, custom=ByLength()), [("aaa", 1), ("a", 2)], task=3)
+    assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
+    with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
+        routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])
 
 
-def test_fields_grouping_routes_a_key_to_the_same_task_in_every_txid() -> None:
+def test_a_key_reaches_one_task_or_two_by_partial_keys_regardless_of_arrow_types() -> None:
     made = edge("fields", 4, fields=("a",))
     assert all(len(tasks) == 1 for tasks in homes_of(made, ROWS, txids=5).values())
     assert min(len(rows) for rows in routed(made, ROWS).values()) > 0.5 * 1000 / 4
@@ -91,9 +90,6 @@ def test_fields_grouping_routes_a_key_to_the_same_task_in_every_txid() -> None:
     assert len(by_two) == 15
     assert all(len(tasks) == 1 for tasks in by_two.values())
     assert len({next(iter(tasks)) for tasks in by_two.values()}) > 4
-
-
-def test_partial_key_grouping_routes_a_key_to_at_most_two_tasks() -> None:
     made = edge("partial_key", 7, fields=("a",))
     homes = homes_of(made, ROWS, txids=5)
     assert {len(tasks) for tasks in homes.values()} <= {1, 2}
@@ -101,9 +97,6 @@ def test_partial_key_grouping_routes_a_key_to_at_most_two_tasks() -> None:
     shares = [len(rows) for rows in routed(made, [("the", n) for n in range(1000)]).values()]
     assert len(shares) == 2
     assert min(shares) > 420
-
-
-def test_equal_keys_reach_one_task_regardless_of_arrow_types() -> None:
     made = edge("fields", 64, fields=("a",))
     same = [
         [pa.array([7], kind) for kind in (pa.int64(), pa.int8(), pa.uint32())],
@@ -127,17 +120,7 @@ class ByLength:
         return [len(values[0]) - 1, source_task]
 
 
-def test_custom_grouping_chooses_any_number_of_tasks() -> None:
-    found = routed(edge("custom", 4, custom=ByLength()), [("aaa", 1), ("a", 2)], task=3)
-    assert found == {0: [("a", 2)], 2: [("aaa", 1)], 3: [("aaa", 1), ("a", 2)]}
-
-
 @pytest.mark.parametrize("target", [4, -1, "1", None, 1.0])
 def test_an_invalid_direct_target_is_rejected(target: object) -> None:
     with pytest.raises(EmitError, match=r"words: .*task .* of 'count'; its tasks are 0 to 3"):
         check_target(edge("direct", 4), target)
-
-
-def test_a_custom_grouping_that_returns_an_invalid_task_is_rejected() -> None:
-    with pytest.raises(EmitError, match=r"custom ByLength grouping sent .* to task 9"):
-        routed(edge("custom", 4, custom=ByLength()), [("a" * 10, 1)])

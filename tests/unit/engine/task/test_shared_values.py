@@ -1,7 +1,5 @@
 """Value isolation between bolts, groupings, states and stores: no component can mutate the values of another one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,7 @@ from runs import ended
 from spout_samples import PlainSpout
 from watched import Gathering
 
-from txstorm import (
-    Committer,
-    KeyedState,
-    MapState,
-    MemoryBackend,
-    SinkTable,
-    TransactionalTopologyBuilder,
-)
+from txstorm import Committer, KeyedState, MapState, MemoryBackend, SinkTable, TransactionalTopologyBuilder
 from txstorm.engine.port import Engine
 from txstorm.errors import EmitError, SpoutError
 from txstorm.sinks import DeltaSink
@@ -272,9 +263,8 @@ def test_values_of_states_maps_and_sinks_are_copies(cache, tmp_path):
     handle = ran(builder, "local", tmp_path, 8)
     expected: dict[str, Any] = {key: list(range(1, 9)) for key in "ab"}
     assert {row["key"]: row["values"] for row in handle.state("lists").to_arrow().to_pylist()} == expected
-    assert {key: row.value for key, row in bolt.own.backend.rows.items()} == {
-        f'"{key}"': expected[key] for key in expected
-    }
+    kept = {key: row.value for key, row in bolt.own.backend.rows.items()}
+    assert kept == {f'"{key}"': values for key, values in expected.items()}
     assert handle.sink("rows").to_arrow()["values"].to_pylist() == [[txid] for txid in range(1, 9)]
     changed = handle.state("lists").changes(8, 8).to_pylist()
     assert [(one["key"], one["_prev"]) for one in changed] == [(key, {"values": list(range(1, 8))}) for key in "ab"]

@@ -1,7 +1,5 @@
 """Processing phase of a pack: the work of its tasks, failures, and results gathered in the driver."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -11,8 +9,7 @@ import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, processed, program
 
-from txstorm import BatchBolt
-from txstorm.api.attempt import TransactionAttempt
+from txstorm import BatchBolt, TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
@@ -49,7 +46,7 @@ def cargo_of(made: Program, given: Pack) -> list[Cargo]:
     return arrived[0]
 
 
-def test_a_pack_yields_one_outcome_per_txid() -> None:
+def test_a_pack_yields_one_outcome_per_txid_of_one_emitter_per_task_that_is_closed() -> None:
     outcomes = processed(chain(), pack([1, 2, 3, 4], [], [7]))
     assert [outcome.attempt.txid for outcome in outcomes] == [1, 2, 3]
     assert [outcome.error for outcome in outcomes] == [None] * 3
@@ -60,9 +57,7 @@ def test_a_pack_yields_one_outcome_per_txid() -> None:
     assert set(outcomes[0].busy) == {0, 1}
     # Every task of a batch bolt finishes every batch, even an empty one.
     assert len([one for one in samples.called if one[0] == "collect"]) == 9
-
-
-def test_the_one_emitter_per_task_and_pack_is_notified_of_commits_and_closed() -> None:
+    samples.called.clear()
     processed(chain(), pack([1], [2], [3], first=8, committed=7))
     of_spout = [one for one in samples.called if one[0] in ("emitter", "cleanup", "closed")]
     expected = [(what, task) for what in ("closed", "emitter") for task in (0, 1)]
@@ -85,7 +80,7 @@ def test_a_failure_ends_the_pack_at_its_txid(number: int, kind: str, name: str) 
     assert {one[1] for one in samples.called if one[0] in ("b", "collect")} == {1, 2}
 
 
-def test_a_failure_in_a_later_stage() -> None:
+def test_the_earliest_failing_stage_ends_the_pack_reported_errors_do_not_and_missing_reports_are_errors() -> None:
     builder = samples.TransactionalTopologyBuilder("late", "numbers", samples.Rows(), 2)
     builder.set_bolt("collect", samples.Collect(), 2).shuffle_grouping("numbers")
     builder.set_bolt("b", samples.Step(), 3).fields_grouping("collect", ["n"])
@@ -94,27 +89,15 @@ def test_a_failure_in_a_later_stage() -> None:
     assert [outcome.error is None for outcome in outcomes] == [True, False]
     assert outcomes[1].error.component == "b"
     assert not [one for one in samples.called if one[0] == "end" and one[1] > 1]
-
-
-def test_of_several_failures_the_one_in_the_earliest_stage_is_reported() -> None:
     [outcome] = processed(chain(), pack([12, 13, 17, 23 * 2]))
     assert outcome.error is not None
     assert outcome.error.level == 0
     assert (outcome.error.component, outcome.error.task) == ("a", 1)
     assert outcome.error.message == "unlucky"
-
-
-def test_reported_errors_do_not_fail_the_batch() -> None:
     [outcome] = processed(chain(), pack([19]))
     assert outcome.error is None
     first, second = sorted(outcome.reported)
     assert (first, re.sub(r"\d", "N", second)) == ("a[1]: ValueError('seen')", "b[N]: ValueError('seen')")
-
-
-# --- gathering in the driver ------------------------------------------------------------------------------------------
-
-
-def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
     made, given = program(chain()), pack([1, 2], [3])
     cargo = cargo_of(made, given)
     reports = [one for one in cargo if one.kind is Kind.RESULT and one.txid == 2]
@@ -122,9 +105,6 @@ def test_item_36_a_missing_report_is_an_error_not_an_incomplete_batch() -> None:
     for lost in reports:
         with pytest.raises(EngineError, match=r"txid 2:102: 4 of 5 tasks reported; the batch is incomplete"):
             gather(made, given, [one for one in cargo if one is not lost])
-
-
-def test_cargo_of_another_attempt_is_ignored() -> None:
     made, given = program(chain()), pack([1, 2])
     old = cargo_of(made, pack([1, 2, 3], attempt=50))
     [outcome] = gather(made, given, [*old, *cargo_of(made, given)])
@@ -132,7 +112,7 @@ def test_cargo_of_another_attempt_is_ignored() -> None:
     assert outcome.counts["numbers"] == 2
 
 
-def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
+def test_errors_are_sent_to_all_tasks_and_parts_kept_only_if_every_emitter_had_emitted() -> None:
     made = program(chain())
     data = next(one for one in StageTask(made, 0, 1, pack([1])).run(()) if one.kind is Kind.DATA)
     assert tuple(destinations(made, 0, 1, data)) == (data.target,)
@@ -140,9 +120,6 @@ def test_errors_are_sent_to_all_tasks_and_other_cargo_to_one() -> None:
     assert tuple(destinations(made, 0, 1, error)) == (0, 1, 2)
     report = dataclasses.replace(data, kind=Kind.RESULT, batch=None, data={})
     assert len(tuple(destinations(made, 0, 1, report))) == 1
-
-
-def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> None:
     made, given = program(chain()), pack([1, 2])
     report = next(one for one in cargo_of(made, given) if one.kind is Kind.RESULT and one.edge == 0)
     [unlucky] = processed(chain(), pack([13]))
@@ -157,10 +134,7 @@ def test_parts_of_a_failed_txid_are_kept_only_if_every_emitter_had_emitted() -> 
     assert failed(0).parts == {}
 
 
-# --- large batches ----------------------------------------------------------------------------------------------------
-
-
-def test_large_input_of_committers_is_spilled_to_files(tmp_path: Path) -> None:
+def test_large_input_of_committers_is_spilled_to_files_that_attempts_never_share(tmp_path: Path) -> None:
     many = list(range(100, 1100))
     plain, spilled = (
         processed(chain(**settings), pack(many), tmp_path)[0]
@@ -180,18 +154,12 @@ def test_large_input_of_committers_is_spilled_to_files(tmp_path: Path) -> None:
     sweep_spilled(str(tmp_path), txid)
     sweep_spilled(str(tmp_path), txid)
     assert not list(tmp_path.iterdir())
-
-
-def test_attempts_never_share_a_file(tmp_path: Path) -> None:
     topology = chain(spill_bytes=0)
     first = processed(topology, pack([1, 2, 3]), tmp_path)
     again = processed(topology, pack([1, 2, 3]), tmp_path)
     names = [one.data["file"] for outcome in (*first, *again) for one in outcome.cargo]
     assert len(names) == len(set(names)) >= 4
     assert all(name.startswith("1-101-") for name in names)
-
-
-# --- context of a task ------------------------------------------------------------------------------------------------
 
 
 class Told(BatchBolt):
@@ -206,7 +174,7 @@ class Told(BatchBolt):
         assert tuple.source_component == "numbers"
 
 
-def test_context_of_a_task_and_repeatable_random_numbers() -> None:
+def test_the_processing_phase_has_a_context_repeatable_random_numbers_and_no_state() -> None:
     """The context has task, parallelism and transaction time, and random numbers are the same in a replay (T4)."""
     builder = samples.TransactionalTopologyBuilder("told", "numbers", samples.Rows())
     builder.set_bolt("told", Told(), 2).all_grouping("numbers").add_configuration("mine", 5)
@@ -222,6 +190,12 @@ def test_context_of_a_task_and_repeatable_random_numbers() -> None:
     assert [one[5] for one in seen[0]] == [one[5] for one in seen[1]]
     assert len({one[5] for one in seen[0]}) == 4
     assert program(topology).components["told"].settings["mine"] == 5
+    builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
+    builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
+    [outcome] = processed(builder.build_topology(), pack([1]))
+    assert outcome.error is not None
+    assert outcome.error.type == "StateError"
+    assert "only committers have tables" in outcome.error.message
 
 
 class Asks(BatchBolt):
@@ -230,12 +204,3 @@ class Asks(BatchBolt):
 
     def execute(self, tuple):
         pass
-
-
-def test_state_is_unavailable_in_the_processing_phase() -> None:
-    builder = samples.TransactionalTopologyBuilder("asks", "numbers", samples.Rows())
-    builder.set_bolt("asks", Asks()).shuffle_grouping("numbers")
-    [outcome] = processed(builder.build_topology(), pack([1]))
-    assert outcome.error is not None
-    assert outcome.error.type == "StateError"
-    assert "only committers have tables" in outcome.error.message

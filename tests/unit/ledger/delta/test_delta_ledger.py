@@ -1,7 +1,5 @@
 """The ledger in a Delta table: lost responses, killed and frozen lease holders, log truncation, and corruption."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -58,12 +56,8 @@ def entries_of(place: Path) -> list[Path]:
     return sorted((place / "_delta_log").glob("*[0-9].json"))
 
 
-# -- lost responses --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("answer", [TxstormError("connection reset"), ConflictError("there is one already")])
 def test_a_commit_whose_response_is_lost_happens_once(handle, monkeypatch, answer):
-    """A commit whose response is lost happens once, even if the store client retries it and conflicts with itself."""
     ledger, written = handle(), ControlTable.append
     ledger.commit([Put("a", b"0")])
 
@@ -121,12 +115,8 @@ def test_a_response_is_lost_and_another_writer_commits_first(handle, monkeypatch
     assert ledger.get("a") == Entry(b"other", 1)
 
 
-# -- processes that are killed or frozen ------------------------------------------------------------------------
-
-
 @integration
 def test_every_commit_is_complete_or_absent_after_a_kill(place, handle, processes):
-    """After a kill at any moment every commit is complete or absent, even while the log is being truncated."""
     chance = seeded()
     code = """
 ledger = DeltaLedger(str(path), create=True)
@@ -304,9 +294,6 @@ def test_only_processes_of_this_machine_are_known_to_have_ended():
     assert not any(map(process_has_ended, (own, "", "x", f"other/pid:[1]/{child}/1", f"{place}/x/1")))
 
 
-# -- log truncation ----------------------------------------------------------------------------------------------
-
-
 def test_log_and_snapshots_are_bounded_and_complete(place, handle):
     writer, slow, model = handle(), handle(), {}
     writer.acquire("word-count")
@@ -335,9 +322,6 @@ def test_a_failed_snapshot_loses_nothing(place, handle, caplog):
         ledger.commit([Put("a", str(number).encode())])
     assert "no snapshot" in caplog.text
     assert handle().get("a").value == str(SNAPSHOT_EVERY + 2).encode()
-
-
-# -- foreign and damaged ledgers --------------------------------------------------------------------------------
 
 
 def refused(place: Path, kind: type[Exception], says: str | None = None) -> None:
@@ -379,16 +363,14 @@ def test_a_damaged_or_newer_entry_is_refused(place, change, kind, says):
     refused(place, kind, says)
 
 
-def test_a_damaged_snapshot_is_refused(place):
+def test_a_damaged_snapshot_and_a_lost_entry_of_the_log_are_refused(place):
     written(place, SNAPSHOT_EVERY + 1)
     (snapshot,) = (place / "snapshots").iterdir()
     snapshot.write_bytes(snapshot.read_bytes()[:-5])
     refused(place, LedgerCorrupt, rf"{snapshot.name}.*a file that cannot be read")
     snapshot.unlink()
     refused(place, LedgerCorrupt, "log")
-
-
-def test_a_lost_entry_in_the_middle_of_the_log_is_refused(place):
+    place = place.with_name("other")
     written(place, 5)
     entries_of(place)[3].unlink()
     refused(place, TxstormError)

@@ -1,7 +1,5 @@
 """Layout of the ledger's paths and values in ZooKeeper, tested without a server."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 
@@ -71,7 +69,7 @@ def leaf(version: int, *, children: bool = False) -> Known:
 FOLDER = Known(0, directory=True, children=True)
 
 
-def test_a_put_expects_the_version_it_found_and_creates_missing_parents() -> None:
+def test_puts_expect_the_versions_found_directories_are_respected_and_only_unknown_nodes_read() -> None:
     known = {"/r/a": FOLDER, "/r/a/old": leaf(4)}
     nodes, after = draft("/r", [Put("a/old", b"x"), Put("b/c/new", b"/y"), Check("a/old", 5)], known)
     assert nodes == [
@@ -83,34 +81,19 @@ def test_a_put_expects_the_version_it_found_and_creates_missing_parents() -> Non
     ]
     assert after["/r/a/old"] == leaf(5)
     assert after["/r/b/c"] == FOLDER
-
-
-def test_an_entry_at_a_directory_path_is_stored_in_a_child_node() -> None:
+    # An entry at the path of a directory is stored in a child node.
     nodes, _ = draft("/r", [Put("a", b"x", ABSENT), Put("a", b"y", 0), Delete("a", 1)], {"/r/a": FOLDER})
     below = f"/r/a/{VALUE}"
     assert nodes == [Create(below, b"x"), Change(below, b"y", 0), Remove(below, 1)]
-
-
-def test_a_deleted_entry_with_children_becomes_a_directory() -> None:
+    # A deleted entry with children becomes a directory.
     known = {"/r/a": leaf(2, children=True)}
     nodes, after = draft("/r", [Delete("a"), Put("a", b"x", ABSENT)], known)
     assert nodes == [Change("/r/a", DIRECTORY, 2), Create(f"/r/a/{VALUE}", b"x")]
     assert after["/r/a"] == Known(3, directory=True, children=True)
-
-
-def test_absence_is_checked_by_creating_and_removing_the_topmost_missing_node() -> None:
+    # Absence is checked by creating and removing the topmost missing node.
     nodes, after = draft("/r", [Delete("a/b/c"), Check("a/x", ABSENT)], {"/r/a": FOLDER})
     assert nodes == [Create("/r/a/b", DIRECTORY), Remove("/r/a/b", 0), Create("/r/a/x", DIRECTORY), Remove("/r/a/x", 0)]
     assert after == {}
-
-
-@pytest.mark.parametrize("op", [Put("a", b"", 3), Put("a", b"", ABSENT), Delete("a", 1), Check("b", 0), Delete("b", 0)])
-def test_an_expectation_that_contradicts_known_nodes_is_a_conflict(op: Put | Delete | Check) -> None:
-    with pytest.raises(ConflictError, match="expected"):
-        draft("/r", [op], {"/r/a": leaf(2), "/r/b": FOLDER})
-
-
-def test_only_unknown_nodes_are_read_and_puts_of_new_nodes_read_nothing() -> None:
     known = {"/r/a": FOLDER}
     assert list(needed("/r", Put("a/b", b"", ABSENT), known, guess=True)) == []
     assert list(needed("/r", Put("a/b", b"", 2), known, guess=True)) == ["/r/a/b"]
@@ -120,7 +103,15 @@ def test_only_unknown_nodes_are_read_and_puts_of_new_nodes_read_nothing() -> Non
     assert list(needed("/r", Check("a", 0), known, guess=True)) == [f"/r/a/{VALUE}"]
 
 
-def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
+@pytest.mark.parametrize("op", [Put("a", b"", 3), Put("a", b"", ABSENT), Delete("a", 1), Check("b", 0), Delete("b", 0)])
+def test_an_expectation_that_contradicts_known_nodes_is_a_conflict(op: Put | Delete | Check) -> None:
+    with pytest.raises(ConflictError, match="expected"):
+        draft("/r", [op], {"/r/a": leaf(2), "/r/b": FOLDER})
+
+
+def test_storms_settings_locate_the_ledger_secrets_are_not_shown_and_without_kazoo_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     options = zookeeper_options(Settings(zookeeper_ca=__file__), {AUTH: "me:se:cret", KEY_PASSWORD: "opens"})
     assert (options.auth, options.key_password, options.tls) == ("me:se:cret", "opens", True)
     assert "cret" not in repr(options)
@@ -129,26 +120,19 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
     with pytest.raises(InputError, match=r"TXSTORM_ZOOKEEPER_AUTH: expected user:password, got 6 characters") as caught:
         zookeeper_options(Settings(), {AUTH: "secret"})
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["zookeeper_ca", "zookeeper_certificate", "zookeeper_key"])
-def test_a_missing_certificate_is_named_at_once(name: str) -> None:
-    with pytest.raises(InputError, match=rf"setting {name}: expected a PEM file .* got '/no/such.pem'"):
-        zookeeper_options(Settings.parse({name: "/no/such.pem"}), {})
-
-
-def test_storms_settings_locate_the_ledger() -> None:
-    """Storm's `transactional.zookeeper.*` settings give the ledger's location (conformance row T44)."""
     keys = {"transactional.zookeeper.servers": ["zk1", "zk2:2191"], "transactional.zookeeper.port": 2190}
     settings = Settings.parse({**keys, "transactional.zookeeper.root": "/storm/tx/"})
     assert zookeeper_spec(settings, "word-count") == "zookeeper:zk1:2190,zk2:2191/storm/tx/word-count"
     assert zookeeper_spec(Settings(), "word-count") is None
     only = Settings.parse({"transactional.zookeeper.servers": "zk"})
     assert zookeeper_spec(only, "wc") == "zookeeper:zk:2181/transactional/wc"
-
-
-def test_without_kazoo_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo", None)
     monkeypatch.delitem(sys.modules, "txstorm.clients.zookeeper.session")
     with pytest.raises(MissingDependency, match=r"kazoo is not installed; run: pip install 'txstorm\[zookeeper\]'"):
         importlib.import_module("txstorm.clients.zookeeper.session")
+
+
+@pytest.mark.parametrize("name", ["zookeeper_ca", "zookeeper_certificate", "zookeeper_key"])
+def test_a_missing_certificate_is_named_at_once(name: str) -> None:
+    with pytest.raises(InputError, match=rf"setting {name}: expected a PEM file .* got '/no/such.pem'"):
+        zookeeper_options(Settings.parse({name: "/no/such.pem"}), {})

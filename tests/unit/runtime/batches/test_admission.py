@@ -1,7 +1,5 @@
 """Admission of new transactions, and the width of the in-flight window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: A
     return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
 
 
-def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_limit_admission() -> None:
+def test_window_bytes_in_flight_unpublished_groups_min_interval_and_until_txid_limit_admission() -> None:
     gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
     assert opens(gate, in_flight=3)
     assert not opens(gate, in_flight=4)
@@ -33,9 +31,6 @@ def test_the_window_the_bytes_in_flight_and_a_group_that_cannot_be_published_lim
     gate.blocked = False
     assert opens(gate)
     assert not gate.closed
-
-
-def test_min_interval_admits_one_transaction_at_a_time() -> None:
     clock = Clock()
     gate = Admission(Source(9), monotonic=clock, min_interval=10)
     assert opens(gate)
@@ -46,9 +41,6 @@ def test_min_interval_admits_one_transaction_at_a_time() -> None:
     clock.now += 1
     assert opens(gate)
     assert not opens(gate)
-
-
-def test_nothing_starts_after_until_txid() -> None:
     gate = Admission(Source(9), monotonic=Clock(), until_txid=2)
     assert opens(gate, 2)
     assert not gate.closed
@@ -63,7 +55,7 @@ def bounded(source: Source, **options: Any) -> Admission:
     return gate
 
 
-def test_available_now_ends_at_the_data_present_at_the_start_or_at_until_txid() -> None:
+def test_available_now_ends_at_present_data_until_txid_or_an_empty_batch_and_data_only_stays_open() -> None:
     source = Source(2)
     gate = bounded(source)
     source.held = 5
@@ -79,18 +71,12 @@ def test_available_now_ends_at_the_data_present_at_the_start_or_at_until_txid() 
         assert opens(gate, 1)
         assert not opens(gate, 2, taken=1)
         assert gate.closed
-
-
-def test_available_now_of_a_source_without_marks_ends_at_an_empty_batch() -> None:
     gate = bounded(Source(tells=False))
     gate.saw(3)
     assert opens(gate)
     gate.saw(0)
     assert not opens(gate)
     assert gate.closed
-
-
-def test_data_only_waits_for_data_and_stays_open() -> None:
     source = Source(1)
     gate = Admission(source, monotonic=Clock())
     assert opens(gate, 2, taken=1)
@@ -102,9 +88,6 @@ def test_data_only_waits_for_data_and_stays_open() -> None:
     gate = Admission(Source(tells=False), monotonic=Clock())
     gate.data_only()
     assert opens(gate, 2, taken=1)  # a source without marks is polled
-
-
-# --- the window -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -125,7 +108,7 @@ def short_jobs(window: InFlightWindow, jobs: int = 20) -> tuple[int, int]:
     return window.width, window.pack_size
 
 
-def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
+def test_packs_grow_while_full_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
     assert short_jobs(InFlightWindow(5, None), 4) == (5, 5)  # they fill a fixed window
     window = InFlightWindow(None, 3)  # max_pack_txids bounds them
     for _ in range(20):
@@ -144,9 +127,6 @@ def test_packs_grow_while_jobs_do_little_work_and_shrink_when_they_take_long() -
     for size in (32, 16, 8, 4, 2):
         window.job_took(3.5, 3.0, size)
     assert (window.width, window.pack_size) == (32, 1)  # the window shrinks later
-
-
-def test_packs_do_not_grow_after_partly_filled_or_busy_jobs() -> None:
     window = InFlightWindow(None, None)
     window.job_took(0.1, 0.09, 1)
     assert window.pack_size == 1

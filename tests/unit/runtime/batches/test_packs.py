@@ -1,7 +1,5 @@
 """Packs (attempts that share a Spark job), the limit on concurrent jobs, and cancelled jobs."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -40,7 +38,7 @@ class Office:
         return [[one.attempt.txid for one in pack.inputs] for pack in self.engine.packs]
 
 
-def test_packs_are_half_the_window_and_jobs_overlap() -> None:
+def test_packs_are_half_the_window_but_small_after_a_killed_job_and_jobs_overlap() -> None:
     office = Office()
     office.add(*range(1, 13))
     assert office.packs == [[1, 2, 3, 4], [5, 6, 7, 8]]
@@ -49,6 +47,10 @@ def test_packs_are_half_the_window_and_jobs_overlap() -> None:
     office.jobs.submit()
     assert office.packs[2:] == [[9, 10, 11, 12]]
     assert [job.attempts[0].txid for job in office.jobs.running] == [1, 9]
+    office = Office(limit=10)
+    office.jobs.cap(1, 3)
+    office.add(*range(1, 9))
+    assert office.packs == [[1], [2], [3], [4, 5, 6, 7], [8]]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
@@ -62,7 +64,7 @@ def test_max_jobs_max_pack_txids_and_bytes_that_await_commit_limit_jobs(limit: i
     assert office.packs == [[txid] for txid in range(1, limit + 1)]
 
 
-def test_a_finished_job_is_reported_once_and_freed_at_once() -> None:
+def test_a_finished_job_is_reported_once_and_freed_at_once_and_one_given_up_not_at_all() -> None:
     office = Office()
     office.add(1)
     job = office.finish(0)
@@ -76,6 +78,15 @@ def test_a_finished_job_is_reported_once_and_freed_at_once() -> None:
         assert freed() is None
     finally:
         gc.enable()
+    office = Office(pack=1)
+    office.add(*range(1, 6))
+    running = office.jobs.running
+    office.jobs.give_up_all()
+    assert office.jobs.running == []
+    assert office.jobs.queued == 0
+    assert office.engine.cancelled == office.engine.futures
+    office.engine.futures[0].set_result([])
+    assert not office.jobs.finish(running[0])
 
 
 def test_discarded_attempts_are_dequeued_and_jobs_of_only_discarded_ones_cancelled() -> None:
@@ -87,31 +98,9 @@ def test_discarded_attempts_are_dequeued_and_jobs_of_only_discarded_ones_cancell
     assert [job.attempts[0].txid for job in office.jobs.running] == [1]
     office.jobs.submit()
     assert office.packs[2:] == [[7]]
-
-
-def test_discarding_an_attempt_spares_other_attempts_of_the_txid() -> None:
     office = Office(limit=1)
     office.add(1)
     office.add(2, attempt=2)
     office.jobs.discard([TransactionAttempt(2, 1)])
     assert office.jobs.queued == 1
     assert office.engine.cancelled == []
-
-
-def test_packs_stay_small_until_the_attempts_of_a_killed_job_have_passed() -> None:
-    office = Office(limit=10)
-    office.jobs.cap(1, 3)
-    office.add(*range(1, 9))
-    assert office.packs == [[1], [2], [3], [4, 5, 6, 7], [8]]
-
-
-def test_give_up_all_clears_jobs_and_queue() -> None:
-    office = Office(pack=1)
-    office.add(*range(1, 6))
-    running = office.jobs.running
-    office.jobs.give_up_all()
-    assert office.jobs.running == []
-    assert office.jobs.queued == 0
-    assert office.engine.cancelled == office.engine.futures
-    office.engine.futures[0].set_result([])
-    assert not office.jobs.finish(running[0])

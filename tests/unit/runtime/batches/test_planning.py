@@ -1,7 +1,5 @@
 """Planning: in txid order, with plans stored before use; a restart keeps plans of transactional spouts only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +42,11 @@ def test_each_txid_is_planned_from_its_predecessor_and_plans_are_stored_together
     source = Source(3)
     planning = desk.planning(source)
     assert [planning.plan(txid, replay=False) for txid in (1, 2, 3, 4)] == [True, True, True, False]
-    assert source.asked == [
-        (1, None, False),
-        (2, {"taken": 1}, False),
-        (3, {"taken": 2}, False),
-        (4, {"taken": 3}, False),
-    ]
+    assert source.asked == [(1, None, False), *((txid, {"taken": txid - 1}, False) for txid in (2, 3, 4))]
     assert desk.books.metas() == {}
     planning.save()
-    assert {txid: meta.document for txid, meta in desk.books.metas().items()} == {
-        txid: {"taken": txid} for txid in (1, 2, 3)
-    }
+    documents = {txid: meta.document for txid, meta in desk.books.metas().items()}
+    assert documents == {txid: {"taken": txid} for txid in (1, 2, 3)}
 
 
 def planned(desk: Desk, source: Source, txids: int) -> Planning:
@@ -78,13 +70,10 @@ def test_a_replay_uses_stored_metadata_only(desk: Desk) -> None:
     assert given.stamp == 1000
 
 
-def test_an_opaque_replay_is_replanned_from_the_end_of_the_preceding_txid(desk: Desk) -> None:
+def test_an_opaque_replay_is_replanned_from_the_preceding_txid_and_timestamps_never_decrease(desk: Desk) -> None:
     source = Source(5, opaque=True)
     assert planned(desk, source, 2).plan(2, replay=True)
     assert source.asked[-1] == (2, {"taken": 1}, True)
-
-
-def test_timestamps_never_decrease(desk: Desk) -> None:
     planning = desk.planning(Source(3))
     stamps = []
     for txid, now in ((1, 1000), (2, 400), (3, 1700)):

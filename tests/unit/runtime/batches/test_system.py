@@ -1,7 +1,5 @@
 """System transactions: when a heartbeat or the end of input is due, and values pinned at planning."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any
@@ -56,7 +54,7 @@ def test_a_heartbeat_is_due_at_its_time_while_nothing_is_in_flight(world):
     assert made.wait() is None
 
 
-def test_heartbeats_keep_their_interval(world):
+def test_heartbeats_keep_their_interval_and_one_that_failed_is_planned_again(world):
     made = system(world)
     made.open(1)
     made.committed([0])
@@ -66,6 +64,11 @@ def test_heartbeats_keep_their_interval(world):
     assert not made.plan(3, idle=True, replay=False)
     world.seconds = 1.0
     assert made.plan(3, idle=True, replay=False)
+    made = system(world)
+    made.committed([0])
+    assert made.plan(5, idle=True, replay=False)
+    assert made.plan(5, idle=True, replay=True)  # although the interval has not passed
+    assert not made.plan(6, idle=True, replay=True)
 
 
 @pytest.mark.parametrize("timers", [True, False])
@@ -73,14 +76,6 @@ def test_one_heartbeat_is_due_at_once_after_a_start_with_committed_transactions(
     made = system(world, timers=timers)
     made.open(8)
     assert made.plan(8, idle=True, replay=False) is timers
-
-
-def test_a_system_transaction_that_failed_is_planned_as_one_again(world):
-    made = system(world)
-    made.committed([0])
-    assert made.plan(2, idle=True, replay=False)
-    assert made.plan(2, idle=True, replay=True)  # although the interval has not passed
-    assert not made.plan(3, idle=True, replay=True)
 
 
 def test_the_end_of_input_follows_the_last_data(world):

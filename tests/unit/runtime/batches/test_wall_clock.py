@@ -1,7 +1,5 @@
 """The clock of stamps against a model: what is held, which time stamps have, and when a jump is believed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Early finish: committers finish txids before their commit turn; results are used in that turn or discarded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

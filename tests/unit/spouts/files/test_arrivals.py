@@ -1,7 +1,5 @@
 """File spout in the order of arrival: files that come, grow, go and return, against a plain model."""
 
-from __future__ import annotations
-
 import os
 import random
 import uuid
@@ -143,10 +141,7 @@ def write(path, text, mode="w"):
         (lambda path: write(path, "1\n2\n3\n"), [("3",)]),
         (lambda path: write(path, "\n", "a"), [("",)]),
         (lambda path: path.unlink(), []),
-        (
-            lambda path: write(path, "1\nX\n"),
-            r"b\.txt has changed since it was read up to 4: it had 4 bytes, has 4 now",
-        ),
+        (lambda path: write(path, "1\nX\n"), r"changed since it was read up to 4: it had 4 bytes, has 4 now"),
         (lambda path: write(path, "1\nX\n3\n"), r"b\.txt has changed"),
         (lambda path: write(path, "1\n"), r"b\.txt has changed .* has 2 now"),
         (lambda path: write(path, ""), r"b\.txt has changed"),
@@ -190,16 +185,13 @@ def test_a_file_that_is_being_read_must_stay_as_it_is(tmp_path):
         started(tmp_path, before=bench)
 
 
-def test_hidden_and_temporary_names_are_passed_over_unless_named(tmp_path):
+def test_hidden_temporary_and_unfinished_files_are_passed_over(tmp_path):
     for name in ("a.txt", "_a.txt", ".a.txt", "_temporary/0/b.txt", "sub/_c.txt", "sub/d.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / name, f"{name}\n")
     found = {"**/*.txt": {"a.txt", "sub/d.txt"}, "_*.txt": {"_a.txt"}, "_a.txt": {"_a.txt"}, "*/_*.txt": {"sub/_c.txt"}}
     for pattern, names in found.items():
         assert {row for rows in started(tmp_path, pattern).drain() for (row,) in rows} == names, pattern
-
-
-def test_a_parquet_file_without_its_footer_waits(tmp_path):
     table = pa.table({"n": [1, 2, 3]})
     pq.write_table(table.slice(0, 1), tmp_path / "b.parquet")
     pq.write_table(table.slice(1), tmp_path / "whole")

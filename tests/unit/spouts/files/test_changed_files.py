@@ -1,7 +1,5 @@
 """File spout: input files that grow, appear, disappear or change during a run."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -126,10 +124,7 @@ def test_an_unterminated_last_line_of_a_file_that_is_not_the_last(bench, tmp_pat
 
 @pytest.mark.parametrize(
     ("content", "how"),
-    [
-        ("1\n2\nX\n", "expected digest [0-9a-f]{32}, got [0-9a-f]{32}"),
-        ("1\n", "expected 6 bytes, got 2"),
-    ],
+    [("1\n2\nX\n", "expected digest [0-9a-f]{32}, got [0-9a-f]{32}"), ("1\n", "expected 6 bytes, got 2")],
 )
 def test_a_changed_planned_range_is_rejected_until_it_is_restored(bench, tmp_path, content, how):
     first = bench.rows(1)

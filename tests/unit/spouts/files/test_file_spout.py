@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -16,8 +14,7 @@ import pytest
 from seeded import seeded
 from spouts_recording import Bench, Recorder, flat
 
-from txstorm.api.output import OutputFieldsDeclarer
-from txstorm.api.spout import NOT_READY
+from txstorm import NOT_READY, OutputFieldsDeclarer
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts import FileSpout
 from txstorm.spouts.executors import check_spout
@@ -48,9 +45,6 @@ def spout_of(directory: Path, content: str | bytes, name: str = "a.txt", **optio
 
 def texts(spout: FileSpout) -> list[str]:
     return [text for (text,) in flat(read_all(spout))]
-
-
-# --- text --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -85,11 +79,7 @@ def test_batches_hold_at_most_max_rows_and_span_files(tmp_path):
     for name, first in (("a", 0), ("b", 4), ("c", 5)):
         (tmp_path / f"{name}.txt").write_text("".join(f"{i}\n" for i in range(first, {"a": 4, "b": 5, "c": 12}[name])))
     batches = read_all(FileSpout(tmp_path / "*.txt", max_batch_rows=5))
-    assert [[int(line) for (line,) in batch] for batch in batches] == [
-        [0, 1, 2, 3, 4],
-        [5, 6, 7, 8, 9],
-        [10, 11],
-    ]
+    assert [[int(line) for (line,) in batch] for batch in batches] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11]]
 
 
 def test_batches_hold_at_most_max_bytes_except_for_one_large_record(tmp_path):
@@ -105,17 +95,15 @@ def test_metadata_lists_every_range_with_its_digest_and_the_next_position(tmp_pa
     bench.plan(1)
     meta = bench.documents[1]["meta"]
     assert meta["v"] == 1
-    assert [(s["file"], s["from"], s["to"], s["rows"]) for s in meta["segments"]] == [
-        (str(path), 0, 4, 1),
-        (str(path), 4, 8, 1),
-    ]
+    found = [(s["file"], s["from"], s["to"], s["rows"]) for s in meta["segments"]]
+    assert found == [(str(path), 0, 4, 1), (str(path), 4, 8, 1)]
     assert meta["position"] == {"file": str(path), "offset": 8, "open": False, "behind": 0, "trail": ""}
     first, second = bench.emit(1)
     assert (first.rows, second.rows) == ([("one",)], [("two",)])
     assert first.digests == {f"{path}:0-4": meta["segments"][0]["digest"]}
 
 
-def test_tasks_share_every_batch_and_their_number_does_not_change_it(tmp_path, chance):
+def test_batches_depend_neither_on_the_number_of_tasks_nor_on_read_sizes(tmp_path, chance, monkeypatch):
     for number in range(5):
         text = "".join("x" * chance.randrange(40) + "\n" for _ in range(chance.randrange(60)))
         (tmp_path / f"{number}.txt").write_text(text)
@@ -129,9 +117,6 @@ def test_tasks_share_every_batch_and_their_number_does_not_change_it(tmp_path, c
         for document in bench.documents.values():
             cut = document["meta"]["segments"]
             assert max(s["rows"] for s in cut) <= -(-sum(s["rows"] for s in cut) // tasks)
-
-
-def test_batch_boundaries_do_not_depend_on_read_sizes(tmp_path, chance, monkeypatch):
     (tmp_path / "a.txt").write_text("".join("y" * chance.randrange(90) + "\n" for _ in range(200)) + "end")
 
     def documents() -> dict:
@@ -145,7 +130,7 @@ def test_batch_boundaries_do_not_depend_on_read_sizes(tmp_path, chance, monkeypa
         assert documents() == once, size
 
 
-def test_restart_after_any_txid_plans_the_same(tmp_path):
+def test_a_restart_after_any_txid_and_a_replay_on_any_number_of_tasks_read_the_same(tmp_path):
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("".join(f"{name}{i}\n" for i in range(7)))
     spout = FileSpout(tmp_path / "*.txt", max_batch_rows=4)
@@ -157,9 +142,6 @@ def test_restart_after_any_txid_plans_the_same(tmp_path):
         again.load(last)
         again.drain()
         assert again.documents == whole.documents
-
-
-def test_replay_reads_the_same_records_on_any_number_of_tasks(tmp_path):
     bench = Bench(spout_of(tmp_path, "".join(f"{i}\n" for i in range(10)), max_batch_rows=6), tasks=3)
     first = bench.rows(1)
     for bench.tasks in (2, 5):
@@ -186,16 +168,20 @@ def test_a_line_longer_than_a_read_is_one_record_unless_it_has_no_end(tmp_path, 
         read_all(FileSpout(tmp_path / "a.txt"))
 
 
-# --- csv ---------------------------------------------------------------------------------------------------------
-
-
-def test_csv_header_quotes_and_newlines_in_values(tmp_path):
+def test_csv_header_quotes_newlines_in_values_types_and_chosen_fields(tmp_path):
     content = 'name,text\r\nann,"two\nlines, and a "" quote"\r\nbob,\r\n\r\n"c","x\r\ny"'
     spout = spout_of(tmp_path, content, "a.csv")
     assert declared(spout) == ("name", "text")
     rows = [("ann", 'two\nlines, and a " quote'), ("bob", ""), ("c", "x\r\ny")]
     assert flat(read_all(spout)) == rows
     assert read_all(FileSpout(tmp_path / "a.csv", max_batch_rows=1)) == [[row] for row in rows]
+    types = {"n": int, "x": pa.float32(), "day": date}
+    spout = spout_of(tmp_path, "n,x,day,s\n1,2.5,2024-02-29,\n,,,t\n", "a.csv", types=types)
+    assert flat(read_all(spout)) == [(1, 2.5, date(2024, 2, 29), ""), (None, None, None, "t")]
+    chosen = spout_of(tmp_path, "p;q;r\n1;2;3\n", "a.csv", delimiter=";", fields=("r", "p"))
+    assert flat(read_all(chosen)) == [("3", "1")]
+    named = FileSpout(tmp_path / "a.csv", delimiter=";", header=False, fields=("a", "b", "c"))
+    assert flat(read_all(named)) == [("p", "q", "r"), ("1", "2", "3")]
 
 
 def test_csv_agrees_with_the_csv_module_on_random_tables(tmp_path, chance, monkeypatch):
@@ -207,19 +193,6 @@ def test_csv_agrees_with_the_csv_module_on_random_tables(tmp_path, chance, monke
         monkeypatch.setattr(lines, "READ_BYTES", chance.choice([1, 7, 64, 1 << 20]))
         spout = spout_of(tmp_path, text.getvalue(), f"{number}.csv", max_batch_rows=chance.choice([1, 3, 100]))
         assert flat(read_all(spout)) == [tuple(row) for row in rows], f"table {number}: {rows}"
-
-
-def test_csv_types_convert_and_empty_is_none(tmp_path):
-    types = {"n": int, "x": pa.float32(), "day": date}
-    spout = spout_of(tmp_path, "n,x,day,s\n1,2.5,2024-02-29,\n,,,t\n", "a.csv", types=types)
-    assert flat(read_all(spout)) == [(1, 2.5, date(2024, 2, 29), ""), (None, None, None, "t")]
-
-
-def test_csv_fields_choose_columns_and_without_header_name_them(tmp_path):
-    chosen = spout_of(tmp_path, "p;q;r\n1;2;3\n", "a.csv", delimiter=";", fields=("r", "p"))
-    assert flat(read_all(chosen)) == [("3", "1")]
-    named = FileSpout(tmp_path / "a.csv", delimiter=";", header=False, fields=("a", "b", "c"))
-    assert flat(read_all(named)) == [("p", "q", "r"), ("1", "2", "3")]
 
 
 def test_csv_files_share_a_header_and_each_may_be_empty(tmp_path):
@@ -258,9 +231,6 @@ def test_csv_faults_are_reported(tmp_path, content, options, message):
         read_all(spout_of(tmp_path, content, "a.csv", **options))
 
 
-# --- json lines --------------------------------------------------------------------------------------------------
-
-
 class Refusals(Recorder):
     """Notes records that are refused instead of raising their errors."""
 
@@ -296,9 +266,6 @@ def test_jsonl_fields_come_from_the_first_record_and_missing_keys_are_none(tmp_p
 def test_jsonl_faults_are_reported(tmp_path, content, message):
     with pytest.raises(SpoutError, match=message):
         read_all(spout_of(tmp_path, content, "a.jsonl"))
-
-
-# --- parquet -----------------------------------------------------------------------------------------------------
 
 
 def table(first: int, rows: int) -> pa.Table:
@@ -370,9 +337,6 @@ def test_changed_parquet_is_rejected(tmp_path):
         again.plan(2)
     parquet(tmp_path, 0, 10)
     assert bench.rows(1) == first
-
-
-# --- options, and what check() finds -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -459,7 +423,7 @@ def test_metadata_of_a_newer_version_are_rejected(tmp_path):
             use()
 
 
-def test_not_ready_once_everything_is_read_and_the_mark_is_reached(tmp_path):
+def test_the_mark_is_reached_once_everything_is_read_and_without_a_txid_if_there_are_no_records(tmp_path):
     (tmp_path / "a.txt").write_text("1\n2\n3\n")
     (tmp_path / "b.txt").write_text("")
     bench = Bench(FileSpout(tmp_path / "*.txt", max_batch_rows=2, order="name"))
@@ -471,9 +435,6 @@ def test_not_ready_once_everything_is_read_and_the_mark_is_reached(tmp_path):
     bench.plan(2)
     assert bench.planner.reached(bench.documents[2], mark)
     assert bench.plan(3) is NOT_READY
-
-
-def test_the_mark_of_files_without_records_is_reached_without_a_txid(tmp_path):
     for name, content, empty in (("a.csv", "x\n", True), ("b.txt", "", True), ("c.csv", "x\n1\n\n\n", False)):
         bench = Bench(spout_of(tmp_path, content, name))
         assert bench.planner.reached(None, bench.planner.latest()) == empty

@@ -1,7 +1,5 @@
 """In-memory fake of Kafka brokers; supports only the requests that a spout coordinator makes."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 
 from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Topic, Unavailable

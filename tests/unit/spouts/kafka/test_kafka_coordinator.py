@@ -1,7 +1,5 @@
 """Planning by the Kafka spout's coordinator, against in-memory brokers."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -38,24 +36,20 @@ def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
     return planner, first
 
 
-def test_consecutive_ranges_reach_the_end_of_the_log():
+def test_consecutive_ranges_reach_the_end_of_the_log_with_few_requests_and_a_budget_per_topic():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
     assert ranges_of(first) == {("t", 0): (5, 85), ("t", 1): (0, 20)}
     assert ranges_of(second) == {("t", 0): (85, 155)}
     assert first["topics"]["t"]["id"] == "id-t"
     assert planner.initialize_transaction(3, second) is NOT_READY
-
-
-def test_a_backlog_is_planned_without_further_requests():
+    _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
+    assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
     brokers = Brokers(t={number: [0, 10_000] for number in range(8)})
     planner, first = started(brokers)
     brokers.requests.clear()
     assert len(plans(planner, 100, 2, first)) == 100
     assert brokers.requests == []
-
-
-def test_at_the_end_of_the_log_each_leader_gets_one_request():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     planner, first = started(brokers)
     brokers.requests.clear()
@@ -65,12 +59,7 @@ def test_at_the_end_of_the_log_each_leader_gets_one_request():
     assert ranges_of(second) == {("t", 1): (10, 15)}
 
 
-def test_every_topic_has_a_separate_budget():
-    _, first = started(Brokers(a={0: [0, 1000], 1: [0, 1000]}, b={0: [0, 30]}), topics=["a", "b"])
-    assert ranges_of(first) == {("a", 0): (0, 50), ("a", 1): (0, 50), ("b", 0): (0, 30)}
-
-
-def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
+def test_new_partitions_and_topics_are_read_from_their_beginning_and_a_recreated_one_is_another():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     planner, first = started(brokers, clock=clock, start="latest")
     assert ranges_of(first) == {} and first["topics"]["t"]["next"] == {"0": 10}
@@ -80,24 +69,33 @@ def test_new_partitions_are_read_from_their_beginning_regardless_of_start():
     second = planner.initialize_transaction(2, first)
     assert ranges_of(second) == {("t", 1): (0, 4)} and second["new"] == ["t/1"]
     assert any("t/1 is new" in notice for notice in planner.notices())
-
-
-def test_a_pattern_includes_matching_topics_created_later():
     brokers, clock = Brokers(other={0: [0, 5]}), Clock()
     planner = coordinator(brokers, clock=clock, topics="^web-")
     assert planner.initialize_transaction(1, None) is NOT_READY
     brokers.bounds["web-1"], brokers.ids["web-1"] = {0: [0, 5]}, "new"
     assert ranges_of(planner.initialize_transaction(1, None)) == {("web-1", 0): (0, 5)}
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
+    brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
+    # The topic ends before the stored position, which triggers an immediate check.
+    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
+        transactional.initialize_transaction(2, first)
+    second = opaque.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (0, 3)}
+    assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
+    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
+    planner, first = started(brokers, clock=clock)
+    del brokers.bounds["t"]
+    clock.now += 11
+    with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
+        planner.initialize_transaction(2, first)
 
 
-def test_the_first_transaction_pins_the_start_position():
+def test_the_first_transaction_pins_the_start_position_within_the_log():
     _, first = started(Brokers(t={0: [0, 10]}), start="latest")
     assert first["topics"]["t"]["next"] == {"0": 10}
     later = coordinator(Brokers(t={0: [0, 12]}), start="latest")
     assert ranges_of(later.initialize_transaction(2, first)) == {("t", 0): (10, 12)}
-
-
-def test_start_offsets_outside_the_log_are_rejected():
     for offset in (3, 30):
         with pytest.raises(SpoutError, match="t/0"):
             coordinator(Brokers(t={0: [5, 20]}), start={"t": {0: offset}}).initialize_transaction(1, None)
@@ -123,27 +121,6 @@ def test_lost_offsets_stop_a_transactional_spout_and_are_recorded_by_an_opaque_o
     assert any("lost: t/0" in notice for notice in planner.notices())
 
 
-def test_a_recreated_topic_is_a_different_topic():
-    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    (transactional, first), (opaque, _) = started(brokers), started(brokers, opaque=True, clock=clock)
-    brokers.ids["t"], brokers.bounds["t"] = "made anew", {0: [0, 3]}
-    # The topic ends before the stored position, which triggers an immediate check.
-    with pytest.raises(SpoutError, match=r"t/0: offset 10 and later .*recreated"):
-        transactional.initialize_transaction(2, first)
-    second = opaque.initialize_transaction(2, first)
-    assert ranges_of(second) == {("t", 0): (0, 3)}
-    assert second["topics"]["t"]["id"] == "made anew" and second["lost"][0]["from"] == 10
-
-
-def test_a_transactional_spout_fails_if_a_topic_is_deleted():
-    brokers, clock = Brokers(t={0: [0, 10]}), Clock()
-    planner, first = started(brokers, clock=clock)
-    del brokers.bounds["t"]
-    clock.now += 11
-    with pytest.raises(SpoutError, match="t/0: not at fake:9092 any more"):
-        planner.initialize_transaction(2, first)
-
-
 @pytest.mark.parametrize("opaque", [False, True])
 def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
@@ -162,7 +139,7 @@ def test_a_partition_without_a_reachable_leader_keeps_its_position(opaque):
     assert [word in notice for word, notice in zip(("away: t/1", "back: t/1"), notices, strict=True)] == [True, True]
 
 
-def test_a_silent_leader_delays_only_the_first_request():
+def test_a_silent_leader_delays_the_first_request_and_unreachable_brokers_are_reported_once():
     brokers = Brokers(t={0: [0, 10], 1: [0, 10]})
     brokers.silent = {1}
     offsets, topics = Offsets(brokers, 0.01), brokers.topics(["t"], 1)
@@ -171,29 +148,6 @@ def test_a_silent_leader_delays_only_the_first_request():
     brokers.requests.clear()
     assert offsets.ask(topics, wanted) == {("t", 0): 10}
     assert brokers.requests == ["offsets"]
-
-
-def test_a_failed_opaque_batch_is_replanned_from_the_current_log():
-    brokers = Brokers(t={0: [0, 1000]})
-    planner = coordinator(brokers, opaque=True)
-    first, second = plans(planner, 2)
-    brokers.bounds["t"][0] = [150, 1000]
-    again = planner.initialize_transaction(2, first)
-    assert ranges_of(second) == {("t", 0): (100, 200)}
-    assert ranges_of(again) == {("t", 0): (150, 250)}
-    assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
-
-
-def test_a_failed_txid_is_replanned_even_if_no_records_are_left():
-    brokers = Brokers(t={0: [0, 200]})
-    planner = coordinator(brokers, opaque=True)
-    assert len(plans(planner, 9)) == 2
-    brokers.bounds["t"][0] = [150, 200]
-    first, second = plans(planner, 9)
-    assert (ranges_of(first), ranges_of(second)) == ({("t", 0): (150, 200)}, {})
-
-
-def test_unreachable_brokers_are_awaited_and_reported_once():
     brokers, clock = Brokers(t={0: [0, 10]}), Clock()
     brokers.unreachable = True
     planner = coordinator(brokers, clock=clock)
@@ -203,6 +157,23 @@ def test_unreachable_brokers_are_awaited_and_reported_once():
     assert ranges_of(planner.initialize_transaction(1, None)) == {("t", 0): (0, 10)}
     said = [notice.rpartition(": ")[2] for notice in planner.notices()]
     assert said == ["nobody is there", "the brokers answer again"]
+
+
+def test_a_failed_txid_is_replanned_from_the_current_log_even_if_no_records_are_left():
+    brokers = Brokers(t={0: [0, 1000]})
+    planner = coordinator(brokers, opaque=True)
+    first, second = plans(planner, 2)
+    brokers.bounds["t"][0] = [150, 1000]
+    again = planner.initialize_transaction(2, first)
+    assert ranges_of(second) == {("t", 0): (100, 200)}
+    assert ranges_of(again) == {("t", 0): (150, 250)}
+    assert again["lost"] == [{"topic": "t", "partition": 0, "from": 100, "to": 150, "cause": again["lost"][0]["cause"]}]
+    brokers = Brokers(t={0: [0, 200]})
+    planner = coordinator(brokers, opaque=True)
+    assert len(plans(planner, 9)) == 2
+    brokers.bounds["t"][0] = [150, 200]
+    first, second = plans(planner, 9)
+    assert (ranges_of(first), ranges_of(second)) == ({("t", 0): (150, 200)}, {})
 
 
 class Slow(Brokers):
@@ -225,7 +196,7 @@ def poll_plan(planner: KafkaCoordinator, txid: int, before):
     return made
 
 
-def test_slow_brokers_do_not_block_the_caller():
+def test_slow_brokers_do_not_block_the_caller_and_leave_no_thread_after_close():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01, opaque=True)
     assert planner.initialize_transaction(1, None) is NOT_READY
@@ -244,9 +215,6 @@ def test_slow_brokers_do_not_block_the_caller():
     brokers.answers.set()
     assert poll_plan(planner, 1, None) == first
     assert poll_plan(planner, 2, first) == second
-
-
-def test_a_coordinator_closed_while_waiting_leaves_no_thread():
     brokers = Slow(t={0: [0, 150]})
     planner = coordinator(brokers, patience=0.01)
     before = set(threading.enumerate())
@@ -259,7 +227,7 @@ def test_a_coordinator_closed_while_waiting_leaves_no_thread():
     assert not started.is_alive()
 
 
-def test_the_mark_is_reached_once_every_partition_is_read():
+def test_a_mark_is_reached_when_all_is_read_and_a_topic_caught_up_if_all_leaders_have_answered():
     brokers = Brokers(t={0: [0, 10], 1: [0, 0], 2: [0, 10]})
     planner = coordinator(brokers)
     mark = planner.latest()
@@ -272,10 +240,6 @@ def test_the_mark_is_reached_once_every_partition_is_read():
     mark = empty.latest()
     assert empty.initialize_transaction(1, None) is NOT_READY
     assert empty.reached(None, mark)  # without a transaction
-
-
-def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_is_more_by_now():
-    """A3: whether a topic is read to its end is decided by the end that it has when the batch is planned."""
     brokers = Brokers(t={0: [0, 200]})
     planner, first = started(brokers)
     assert planner.facts(first) == SourceFacts(("0",), caught_up=False)
@@ -285,20 +249,12 @@ def test_a_batch_that_reaches_ends_known_from_before_is_not_caught_up_if_there_i
     assert not planner.facts(second).caught_up
     [third] = plans(planner, 1, 3, second)
     assert planner.facts(third).caught_up
-
-
-def test_a_topic_whose_leader_does_not_answer_is_not_caught_up():
-    """A3: nor while an answer is pending."""
     brokers = Brokers(t={0: [0, 50], 1: [0, 0]})
     planner, first = started(brokers)
     assert planner.facts(first).caught_up
     brokers.down.add(1)
     assert planner.initialize_transaction(2, first) is NOT_READY
     assert not planner.facts(first).caught_up
-
-
-def test_a_slow_answer_leaves_open_whether_a_topic_is_caught_up():
-    """A3: while the brokers are asked, the ends from before do not count."""
     brokers, clock = Slow(t={0: [0, 50]}), Clock()
     brokers.answers.set()
     planner = coordinator(brokers, clock=clock, patience=0.01)

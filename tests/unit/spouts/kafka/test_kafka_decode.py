@@ -1,7 +1,5 @@
 """Decoding of Kafka keys and values column by column, Avro with an HTTP schema registry, and partition digests."""
 
-from __future__ import annotations
-
 import io
 import json
 import threading
@@ -24,11 +22,13 @@ def column(kind, raw):
     return (found.to_pylist() if isinstance(found, pa.Array) else found), bad
 
 
-def test_bytes_and_text_and_json():
+def test_bytes_text_json_and_unknown_decoders():
     assert column("bytes", [b"\xff", None]) == ([b"\xff", None], {})
     assert column("utf-8", ["é".encode(), None, b""]) == (["é", None, ""], {})
     assert column("json", [b'{"a": 1}', None, b"[2]"]) == ([{"a": 1}, None, [2]], {})
     assert column(int, [b"7", None]) == ([7, None], {})
+    with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
+        decoder("yaml", "value")
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("utf-8", b"\xff"), ("json", b"{"), (int, b"x")])
@@ -38,13 +38,6 @@ def test_undecodable_records_are_reported_per_row(kind, wrong):
     assert sorted(bad) == [1, 3]
     assert "Error" in bad[1]
 
-
-def test_an_unknown_decoder_is_rejected():
-    with pytest.raises(SettingError, match=r"value is 'yaml', expected one of \['bytes', 'utf-8', 'json'\]"):
-        decoder("yaml", "value")
-
-
-# --- Avro -------------------------------------------------------------------------------------------------------------
 
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "city", "type": "string"}]}
 VISIT = {
@@ -110,7 +103,7 @@ def encoded(number, schema, value, named=None):
     return b"\0" + number.to_bytes(4, "big") + body.getvalue()
 
 
-def test_avro_schemas_come_from_the_registry_and_are_requested_once(registry):
+def test_avro_schemas_are_requested_once_and_invalid_values_have_distinct_errors(registry):
     known: dict = {}
     fastavro.parse_schema(PLACE, named_schemas=known)
     visit = {"user": "u", "place": {"city": "Porto"}}
@@ -119,9 +112,6 @@ def test_avro_schemas_come_from_the_registry_and_are_requested_once(registry):
     avro.check()
     assert column(avro, [encoded(7, "long", 42), data, None, data]) == ([42, visit, None, visit], {})
     assert sorted(Registry.asked) == ["/schemas/ids/7", "/schemas/ids/8", "/subjects", "/subjects/a%20place/versions/2"]
-
-
-def test_invalid_avro_values_have_distinct_errors(registry):
     wrong = [b"plain", encoded(6, "long", 1), encoded(9, "long", 1), encoded(8, "long", 1), b""]
     values, bad = column(Avro(registry, auth=("user", "secret")), wrong)
     assert values == [None] * 5
@@ -156,9 +146,6 @@ def test_invalid_registry_urls_are_rejected(url):
     with pytest.raises(SettingError) as caught:
         Avro(url)
     assert "secret" not in str(caught.value)
-
-
-# --- digests ----------------------------------------------------------------------------------------------------------
 
 
 def digest(*pieces, extent=(0, 10)):

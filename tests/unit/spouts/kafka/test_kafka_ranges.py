@@ -1,7 +1,5 @@
 """Kafka spout: offset ranges, division of the row budget among partitions, and batch metadata."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -25,7 +23,7 @@ def test_a_budget_is_exhausted_and_shared_fairly(waiting, budget):
     assert not short or max(given_.values()) - min(short) <= 1
 
 
-def test_metadata_hold_everything_the_next_transaction_needs():
+def test_metadata_hold_all_the_next_transaction_needs_and_unknown_ends_are_not_planned():
     positions = Positions({"t": "id"}, {("t", 0): 5, ("t", 11): 7})
     batch = Batch(positions, {("t", 11): (7, 9)}, new=[("t", 11)], lost=[Lost(("t", 0), 3, 5, "gone")])
     stored = json.loads(json.dumps(batch.to_json()))
@@ -33,6 +31,9 @@ def test_metadata_hold_everything_the_next_transaction_needs():
     assert ranges_of(stored) == {("t", 11): (7, 9)}
     assert stored["new"] == ["t/11"]
     assert stored["lost"] == [{"topic": "t", "partition": 0, "from": 3, "to": 5, "cause": "gone"}]
+    with pytest.raises(SpoutError, match="version 2, expected 1"):
+        Positions.after({"v": 2})
+    assert plan_ranges({("t", 0): 5, ("t", 1): 5}, {("t", 1): 8}, {"t": 10}) == {("t", 1): (5, 8)}
 
 
 @given(st.integers(1, 7), st.sets(st.integers(0, 30), min_size=1))
@@ -46,15 +47,6 @@ def test_every_partition_is_read_by_the_same_single_task(tasks, reading):
     assert sum(map(len, mine)) == len(ranges)
     for task, part in enumerate(mine):
         assert set(part) <= set(ranges_of(everything, task, tasks))
-
-
-def test_metadata_of_another_version_are_rejected():
-    with pytest.raises(SpoutError, match="version 2, expected 1"):
-        Positions.after({"v": 2})
-
-
-def test_partitions_without_a_known_end_are_not_planned():
-    assert plan_ranges({("t", 0): 5, ("t", 1): 5}, {("t", 1): 8}, {"t": 10}) == {("t", 1): (5, 8)}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Pool of Kafka readers: the choice of the reader to reuse, the size of the pool, and the idle timeout."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 
@@ -41,16 +39,13 @@ def lend(readers, start=0, settings=A, ids=IDS):
     return readers.lend(settings, "read_committed", {("t", 0): (start, start + 1)}, ids)
 
 
-def test_a_reader_is_reused_for_the_same_settings(readers):
+def test_a_reader_is_reused_for_the_same_settings_at_best_one_at_the_start_of_the_range(readers):
     with lend(readers) as first:
         pass
     with lend(readers) as again, lend(readers) as other, lend(readers, settings={**A, "x": 1}) as third:
         assert again is first
     assert len({first, other, third}) == 3
     assert first.rested == 2
-
-
-def test_the_reader_positioned_at_the_start_of_the_range_is_preferred(readers):
     with lend(readers) as one, lend(readers) as two:
         one.at, two.at = (5, "id"), (9, "id")
     for start, reader in [(9, two), (5, one), (9, two)]:
@@ -88,7 +83,7 @@ def test_readers_idle_for_too_long_are_closed():
     assert one.closed and two.closed
 
 
-def test_idle_readers_are_closed_even_if_none_is_needed_any_more(readers, monkeypatch):
+def test_idle_readers_are_closed_even_if_none_is_needed_any_more_but_never_one_that_is_lent(readers, monkeypatch):
     monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.3)
     with lend(readers) as one:
         pass
@@ -101,9 +96,6 @@ def test_idle_readers_are_closed_even_if_none_is_needed_any_more(readers, monkey
     assert one.closed and other.closed
     with lend(readers) as again:
         assert again is not one
-
-
-def test_a_reader_that_is_lent_is_never_closed(readers, monkeypatch):
     monkeypatch.setattr(reader_pool, "LONGEST_IDLE", 0.05)
     with lend(readers, settings={**A, "x": 1}) as other:
         pass

@@ -1,7 +1,5 @@
 """Outlets in complete runs with an in-memory writer: rows arrive exactly once, even if responses are lost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -10,11 +8,9 @@ import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
 from runs import ended
 
-from txstorm import BatchBolt, TransactionalTopologyBuilder, explain, run
-from txstorm.api.external import Outlet, OutletWriter
+from txstorm import BatchBolt, Outlet, OutletWriter, TransactionalTopologyBuilder, explain, open_ledger, run
 from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
-from txstorm.ledger.open import open_ledger
 from txstorm.operations.repair import abandon
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
@@ -151,10 +147,7 @@ def test_a_row_of_the_wrong_type_is_rejected_before_the_decision(tmp_path):
     assert books_of(tmp_path / "data", Books.intents) == []
 
 
-# --- declaring --------------------------------------------------------------------------------------------------------
-
-
-def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
+def test_an_outlet_is_shown_counts_in_the_fingerprint_and_its_writer_is_not_copied_to_tasks():
     built = topology(Target())
     assert "outlet numbers (MemoryWriter)" in built.describe()
     assert "outlet numbers: MemoryWriter" in explain(built)
@@ -162,6 +155,11 @@ def test_an_outlet_is_shown_and_counts_in_the_fingerprint():
     assert send["outlets"] == [{"name": "numbers", "columns": ["n"], "writer": "MemoryWriter"}]
     assert "numbers" in built.describe("svg")
     assert built.fingerprint() == topology(Target()).fingerprint() != topology(Target(), name="other").fingerprint()
+    outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
+    assert isinstance(outlet.writer, OutletWriter)
+    copy = cloudpickle.loads(cloudpickle.dumps(outlet))
+    assert (copy.name, copy.columns, copy.writer) == ("numbers", {"n": int}, None)
+    assert "writer" not in repr(outlet)
 
 
 def test_faults_are_found_when_the_topology_is_built():
@@ -192,11 +190,3 @@ def test_faults_are_found_when_the_topology_is_built():
     assert "column 'n'" in told
     assert "sink 'words' is declared by both" in told
     assert "component 'middle' declares outlet 'middle' but is not a committer" in told
-
-
-def test_the_writer_is_not_copied_to_tasks():
-    outlet = Outlet("numbers", {"n": int}, MemoryWriter(Target()))
-    assert isinstance(outlet.writer, OutletWriter)
-    copy = cloudpickle.loads(cloudpickle.dumps(outlet))
-    assert (copy.name, copy.columns, copy.writer) == ("numbers", {"n": int}, None)
-    assert "writer" not in repr(outlet)

@@ -118,7 +118,7 @@ def test_the_disk_is_not_read_while_all_keys_are_in_memory(tmp_path):
     assert index.rows(["w999", "new"]) == [Row((999,), 1, None), None]
 
 
-def test_memory_is_bounded(tmp_path):
+def test_memory_is_bounded_and_rows_read_for_an_update_are_not_cached(tmp_path):
     index = disk_index(tmp_path, bounds=Bounds(memory=100_000, kept_from=4, behind=500))
     for n in range(100):
         apply(index, {f"w{n * 100 + i}": Row((i,), n + 1, None) for i in range(100)})
@@ -126,10 +126,7 @@ def test_memory_is_bounded(tmp_path):
     assert len(index._cache) + len(index._behind[0]) < 1_500
     assert index.rows(["w0", "w9999", "w10000"]) == [Row((0,), 1, None), Row((99,), 100, None), None]
     index.close()
-
-
-def test_rows_read_for_an_update_are_not_cached(tmp_path):
-    index = disk_index(tmp_path, bounds=Bounds(memory=2_000, kept_from=4, behind=1))
+    index = disk_index(tmp_path / "update", bounds=Bounds(memory=2_000, kept_from=4, behind=1))
     apply(index, counted_rows(100))
     index.flush()
     index._cache.forget()
@@ -251,20 +248,17 @@ def test_rows_that_cannot_be_written_stay_in_memory_up_to_a_limit(caplog):
     assert index.rows(list(rows)) == list(rows.values())
 
 
-def test_without_an_index_directory_the_state_stays_in_memory(tmp_path, caplog):
+def test_without_an_index_directory_the_state_stays_in_memory_and_a_closed_index_rejects_reads(tmp_path, caplog):
     (tmp_path / "index").write_text("a file")
     index = disk_index(tmp_path / "index")
     apply(index, counted_rows(100))
     assert index._cache.complete
     assert index.rows(["w99"]) == [Row((99,), 1, None)]
     assert "stays in memory" in caplog.text
-
-
-def test_a_closed_index_rejects_reads(tmp_path):
-    index = disk_index(tmp_path)
+    index = disk_index(tmp_path / "closed")
     apply(index, counted_rows(100))
     index.close()
     index._cache.forget()
     with pytest.raises(StoppedError, match="state 'counts': its index is closed"):
         index.rows(["w0"])
-    assert stores(tmp_path).find(1).last == 1
+    assert stores(tmp_path / "closed").find(1).last == 1

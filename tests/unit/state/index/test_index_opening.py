@@ -95,10 +95,6 @@ def spoil_note(path):
     with_note(path, lambda store, note: store.write([(NOTE, note.replace(*spoilt))]))
 
 
-def spoil_end(path):
-    with_note(path, lambda store, note: store.write([], [NOTE]))
-
-
 def lose(path):
     for file in path.glob("*/*"):
         file.unlink()
@@ -110,7 +106,7 @@ def lose(path):
         (spoil_current, "CURRENT"),
         (spoil_bytes, "orrupt|checksum|magic|note"),
         (spoil_note, "has format 99, this txstorm reads 1"),
-        (spoil_end, "was not finished"),
+        (lambda path: with_note(path, lambda store, note: store.write([], [NOTE])), "was not finished"),
         (lose, "was not finished"),
     ],
 )

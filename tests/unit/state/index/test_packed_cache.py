@@ -59,22 +59,18 @@ def test_any_operations_match_a_dictionary(steps):
 @pytest.mark.parametrize("different", [1, 2, 5])
 def test_keys_with_the_same_hash_are_distinguished(monkeypatch, different):
     usual = keybytes.hash_rows
-    # A null has a distinct hash although its content equals that of "".
-    monkeypatch.setattr(
-        keybytes,
-        "hash_rows",
-        lambda columns, rows: np.where(
-            np.asarray(columns[0].is_null()),
-            np.uint64(1 << 63),
-            usual(columns, rows) % np.uint64(different),
-        ),
-    )
+
+    def few(columns, rows):  # a null has a distinct hash although its content equals that of ""
+        hashes = usual(columns, rows) % np.uint64(different)
+        return np.where(np.asarray(columns[0].is_null()), np.uint64(1 << 63), hashes)
+
+    monkeypatch.setattr(keybytes, "hash_rows", few)
     draw = random.Random(different)
     steps = [(draw.choice(["put", "put", "remove"]), draw.sample(KEYS, draw.randrange(12))) for _ in range(60)]
     check_against_a_dictionary(cache_of(WORDS), steps)
 
 
-def test_rows_of_every_fixed_type_survive_a_round_trip():
+def test_rows_of_every_fixed_type_survive_a_round_trip_and_the_last_one_of_a_key_wins():
     draw = random.Random(3)
 
     def some(value):
@@ -95,39 +91,6 @@ def test_rows_of_every_fixed_type_survive_a_round_trip():
     single = cache_of(FIXED)
     single.put(iter(rows.items()))
     assert [single.get([key])[0] for key in rows] == list(rows.values())
-
-
-def test_rows_are_compact_and_space_of_removed_rows_is_reused():
-    codec = RowCodec(WORDS)
-    packed = PackedRows(codec.record)
-    for first in range(0, 100_000, 10_000):
-        words = [f"w{i:06}" for i in range(first, first + 10_000)]
-        packed.put(codec.packed(words), codec.records([(1,)] * 10_000, [1] * 10_000, [None] * 10_000))
-    assert len(packed) == 100_000
-    assert packed.nbytes < 80 * 100_000
-    everything = [f"w{i:06}" for i in range(100_000)]
-    packed.remove(codec.packed(everything[10:]))
-    assert len(packed) == 10
-    assert packed.nbytes < 1_000_000
-    there, records = packed.get(codec.packed(everything))
-    assert np.flatnonzero(there).tolist() == list(range(10))
-    assert codec.of_records(records) == [row(1)] * 10
-
-
-def test_a_full_cache_keeps_the_newest_rows():
-    cache = cache_of(WORDS, 400_000)
-    for first in range(0, 50_000, 1_000):
-        cache.put({f"w{i}": row(i) for i in range(first, first + 1_000)})
-    assert not cache.complete
-    assert 0 < len(cache) < 10_000
-    assert cache.get(["w49999", "w0"]) == [row(49_999), None]
-    cache.remove(["w49999"])
-    assert cache.get(["w49999"]) == [None]
-    cache.forget()
-    assert len(cache) == 0
-
-
-def test_the_last_row_of_a_key_in_a_table_wins():
     cache = cache_of(WORDS)
     cache.put({"gone": row(7), "other": row(8)})
     table = pa.table(
@@ -142,6 +105,33 @@ def test_the_last_row_of_a_key_in_a_table_wins():
     cache.put_table(table)
     cache.put_table(table.slice(0, 0))
     assert cache.get(["a", "b", "gone", "other"]) == [row(3, 2, 1), None, None, row(8)]
+
+
+def test_rows_are_compact_space_of_removed_ones_is_reused_and_a_full_cache_keeps_the_newest():
+    codec = RowCodec(WORDS)
+    packed = PackedRows(codec.record)
+    for first in range(0, 100_000, 10_000):
+        words = [f"w{i:06}" for i in range(first, first + 10_000)]
+        packed.put(codec.packed(words), codec.records([(1,)] * 10_000, [1] * 10_000, [None] * 10_000))
+    assert len(packed) == 100_000
+    assert packed.nbytes < 80 * 100_000
+    everything = [f"w{i:06}" for i in range(100_000)]
+    packed.remove(codec.packed(everything[10:]))
+    assert len(packed) == 10
+    assert packed.nbytes < 1_000_000
+    there, records = packed.get(codec.packed(everything))
+    assert np.flatnonzero(there).tolist() == list(range(10))
+    assert codec.of_records(records) == [row(1)] * 10
+    cache = cache_of(WORDS, 400_000)
+    for first in range(0, 50_000, 1_000):
+        cache.put({f"w{i}": row(i) for i in range(first, first + 1_000)})
+    assert not cache.complete
+    assert 0 < len(cache) < 10_000
+    assert cache.get(["w49999", "w0"]) == [row(49_999), None]
+    cache.remove(["w49999"])
+    assert cache.get(["w49999"]) == [None]
+    cache.forget()
+    assert len(cache) == 0
 
 
 LEAST = [0, False, "", b"", date(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)]

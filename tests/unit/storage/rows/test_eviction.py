@@ -42,9 +42,6 @@ def test_the_rows_that_are_left_are_those_that_no_tombstone_removes(draw):
             (cut["user"], cut["shop"]) == (row["user"], row["shop"])
             and cut["at"] > row["at"] and cut["_txid"] >= row["_txid"] for cut in cuts)]  # fmt: skip
         assert left == expected
-
-
-def test_a_lower_tombstone_of_a_later_txid_does_not_undo_a_higher_one():
     cut = Tombstones(np.array([0, 0]), np.array([9, 3]), limit_of(np.array([2, 5])))
     owners, orders = np.zeros(4, np.int64), np.array([8, 8, 2, 2])
     numbers = np.array([1, 3, 5, 6]) << COUNT_BITS

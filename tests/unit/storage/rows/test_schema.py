@@ -20,7 +20,7 @@ from txstorm.storage.rows.schema import (
 STATE = KeyedState("s", key={"b": int, "a": str}, value={"n": int, "at": datetime})
 
 
-def test_changes_and_state_tables_have_the_same_columns_but_for_the_operation():
+def test_columns_of_changes_states_and_sinks():
     utc = pa.timestamp("us", tz="UTC")
     before = pa.struct([("n", pa.int64()), ("at", utc)])
     columns = {"b": pa.int64(), "a": pa.string(), "n": pa.int64(), "at": utc}
@@ -30,14 +30,8 @@ def test_changes_and_state_tables_have_the_same_columns_but_for_the_operation():
     assert (key_columns(STATE), value_columns(STATE)) == (["b", "a"], ["n", "at"])
     # A state without key columns is one row.
     assert changes_schema(KeyedState("s", key={}, value={"n": int})).names == ["n", "_txid", "_prev", "_op", "_kg"]
-
-
-def test_a_sink_table_has_its_columns_and_the_txid():
     sink = SinkTable("out", {"word": str, "day": date, "price": Decimal, "tags": pa.list_(pa.string())})
     assert sink_schema(sink).names == ["word", "day", "price", "tags", "_txid"]
-
-
-def test_a_declaration_without_columns_is_refused():
     with pytest.raises(StateError, match="no value column"):
         changes_schema(KeyedState("s", key={"k": str}, value={}))
     with pytest.raises(StateError, match="no column"):
@@ -61,7 +55,7 @@ def test_a_type_that_tables_cannot_store_is_rejected_by_name(kind):
         sink_schema(SinkTable("o", {"n": kind}))
 
 
-def test_differences_name_added_removed_and_retyped_columns():
+def test_added_removed_and_retyped_columns_are_differences_but_not_a_readers_physical_layout():
     inner = [pa.struct([("n", kind)]) for kind in (pa.int64(), pa.int32())]
     declared = pa.schema([("k", pa.string()), ("n", pa.int64()), ("new", pa.bool_()), ("_prev", inner[0])])
     table = pa.schema([("k", pa.string()), ("n", pa.string()), ("old", pa.int64()), ("_prev", inner[1])])
@@ -71,9 +65,6 @@ def test_differences_name_added_removed_and_retyped_columns():
         "column 'n' is declared as int64, the table has string",
         "column '_prev' is declared as struct<n: int64>, the table has struct<n: int32>",
     ]
-
-
-def test_a_readers_physical_layout_of_a_type_is_not_a_difference():
     declared = pa.schema([("s", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.string())),
                           ("t", pa.timestamp("us", tz="UTC")), ("p", pa.struct([("s", pa.string())]))])  # fmt: skip
     table = pa.schema(
@@ -86,9 +77,6 @@ def test_a_readers_physical_layout_of_a_type_is_not_a_difference():
         ]
     )
     assert schema_differences(declared, table) == []
-
-
-def test_a_changed_declaration_is_refused_with_the_two_ways_out():
     check_schema("state 's'", state_schema(STATE), state_schema(STATE))
     with pytest.raises(StateError, match=r"(?s)state 's'.*'m' \(int64\) is declared.*new name.*new data directory"):
         check_schema("state 's'", pa.schema([("m", pa.int64())]), pa.schema([]))

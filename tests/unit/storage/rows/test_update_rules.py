@@ -23,27 +23,19 @@ def test_a_row_ahead_of_the_txid_is_an_error_that_names_both(rule):
         rule(Row(1, 8, 0), 7)
 
 
-def test_opaque_update_example_of_the_documentation():
-    """An opaque update starts from the previous value at the same txid, from the current one at a later txid (T34)."""
+def test_update_examples_of_the_documentation():
+    """Opaque (T34) and transactional (T9) updates; a replay skips states that already are at its txid (T10)."""
     row = Row("v1", 8, "v0")
     assert opaque(row, 8, lambda _: "v2") == Row("v2", 8, "v0")
     assert opaque(row, 9, lambda _: "v2") == Row("v2", 9, "v1")
     assert opaque(Row(4, 2, 1), 3, adding(2)) == Row(6, 3, 4)
     assert opaque(Row(4, 2, 1), 2, adding(2)) == Row(3, 2, 1)
     assert opaque(None, 1, adding(5)) == Row(5, 1, None)
-
-
-def test_transactional_update_example_of_the_documentation():
-    """The transactional update example of Storm's documentation (conformance row T9)."""
     rows = {"man": Row(3, 1, None), "dog": Row(4, 3, None), "apple": Row(10, 2, None)}
     for word, n in {"man": 2, "dog": 1}.items():
         rows[word] = transactional(rows[word], 3, adding(n))
     found = {word: (row.value, row.txid) for word, row in rows.items()}
     assert found == {"man": (5, 3), "dog": (4, 3), "apple": (10, 2)}
-
-
-def test_a_replay_skips_states_already_at_its_txid_and_updates_the_others():
-    """A replay skips the states that already are at its txid and updates the others (conformance row T10)."""
     first, second = Row(7, 4, None), Row(7, 3, None)
     assert transactional(first, 4, adding(1)) is first
     assert transactional(second, 4, adding(1)) == Row(8, 4, None)

@@ -7,8 +7,7 @@ from outlet_nets import MemoryWriter, Target
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from table_steps import synced_paths
 
-from txstorm import TransactionalTopologyBuilder
-from txstorm.api.external import Outlet
+from txstorm import Outlet, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.clients.delta import handle
 from txstorm.clients.delta.entry import Commit
@@ -35,7 +34,7 @@ def opened(monkeypatch):
     return found
 
 
-def test_a_table_is_opened_again_only_after_commits_of_others(tmp_path, opened):
+def test_a_table_is_opened_again_only_after_commits_of_others_even_for_another_timeline(tmp_path, opened):
     store, place = open_store(tmp_path, create=True), Directory(tmp_path)
     opened.clear()
     table = place.table(OWNER, REF)
@@ -48,11 +47,8 @@ def test_a_table_is_opened_again_only_after_commits_of_others(tmp_path, opened):
     assert place.table(OWNER, REF) is other
     store.raise_epoch(4)
     assert place.table(OWNER, REF).epoch() == 4
-
-
-def test_a_table_of_another_timeline_is_not_opened_again(tmp_path, opened):
-    commit(open_store(tmp_path, create=True), 1, {"a": 1})
-    place = Directory(tmp_path)
+    commit(open_store(tmp_path / "other", create=True), 1, {"a": 1})
+    place = Directory(tmp_path / "other")
     opened.clear()
     assert place.table(OWNER, REF).last_txid() == 1
     later = place.table(OWNER._replace(timeline=1), REF)
@@ -98,9 +94,4 @@ def test_names_of_directories_are_synced_even_if_they_exist(tmp_path, monkeypatc
     for _ in range(2):
         with synced_paths(monkeypatch) as synced:
             StoredOutlet(tmp_path, OWNER, "send", outlet).make_directory()
-        assert synced == [
-            f"{tmp_path}/outlets/out/_txstorm",
-            f"{tmp_path}/outlets/out",
-            f"{tmp_path}/outlets",
-            f"{tmp_path}",
-        ]
+        assert synced == [f"{tmp_path}{path}" for path in ("/outlets/out/_txstorm", "/outlets/out", "/outlets", "")]

@@ -15,7 +15,7 @@ from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 
 
-def test_rows_come_back(tmp_path):
+def test_rows_come_back_and_appending_them_again_adds_nothing(tmp_path):
     assert append_history(tmp_path, []) == 0
     assert read_history(tmp_path).num_rows == 0
     assert list(tmp_path.iterdir()) == []
@@ -24,10 +24,6 @@ def test_rows_come_back(tmp_path):
     assert one["stamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert (json.loads(one["extents"]), json.loads(one["versions"])) == ({"p": [1]}, {"changes/counts": 1})
     assert (two["txid"], two["tuples"], two["extents"]) == (2, None, "null")
-
-
-def test_appending_the_same_rows_again_adds_nothing(tmp_path):
-    append_history(tmp_path, [history_row(1), history_row(2)])
     assert append_history(tmp_path, [history_row(1), history_row(2)]) == 0
     assert append_history(tmp_path, [history_row(2), history_row(3)]) == 1
     assert read_history(tmp_path)["txid"].to_pylist() == [1, 2, 3]
@@ -37,7 +33,6 @@ def test_appending_the_same_rows_again_adds_nothing(tmp_path):
 
 
 def test_log_entries_read_by_an_append_are_bounded(tmp_path):
-    """Opening the history table and each append read only the log entries since the last checkpoint."""
     txids, lengths = range(1, CHECKPOINT_MOST + 30), []
     for txid in txids:
         append_history(tmp_path, [history_row(txid)])

@@ -51,7 +51,6 @@ def paths(data_dir, name="counts"):
 
 
 def test_a_plain_reader_sees_exactly_the_state_at_every_version(tmp_path, monkeypatch):
-    """A plain reader sees exactly the state at every version, even if commits rewrite only some of many small files."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 8)
     draw = seeded()
     store, plan, after = opened(tmp_path, create=True), [], {0: {}}
@@ -84,7 +83,7 @@ def test_only_files_with_changed_keys_are_rewritten(tmp_path, monkeypatch):
     assert plain_words(tmp_path) == {**{f"w{i}": 1 for i in range(60)}, "w7": 2}
 
 
-def test_txids_inside_a_group_cannot_be_read(tmp_path, store):
+def test_txids_inside_a_group_cannot_be_read_but_read_the_previous_version_if_it_changed_nothing(tmp_path, store):
     commit(store, 2, {"a": 1}, {"a": 1}, {"a": 1})
     with pytest.raises(StateError, match=r"txids 2 to 4 were committed as one group.* expected txid 1 or 4, got 3"):
         words_read(tmp_path, 3)
@@ -92,13 +91,10 @@ def test_txids_inside_a_group_cannot_be_read(tmp_path, store):
         read_changes(tmp_path, "counts", 1, 2)
     assert [words_read(tmp_path, txid) for txid in (0, 1, 4)] == [{}, {"a": 1}, {"a": 4}]
     assert read_changes(tmp_path, "totals", 3, 3).num_rows == 1
-
-
-def test_txids_of_a_group_without_changes_read_the_previous_version(tmp_path, store):
-    commit(store, 2, {}, {})
-    commit(store, 4, {"a": 1})
-    assert [words_read(tmp_path, txid) for txid in (1, 2, 3, 4)] == [{"a": 1}] * 3 + [{"a": 2}]
-    assert [(one.first, one.last) for one in table_ranges(tmp_path)["state/counts"]] == [(1, 1), (2, 4)]
+    commit(store, 5, {}, {})
+    commit(store, 7, {"a": 1})
+    assert [words_read(tmp_path, txid) for txid in (4, 5, 6, 7)] == [{"a": 4}] * 3 + [{"a": 5}]
+    assert [(one.first, one.last) for one in table_ranges(tmp_path)["state/counts"]] == [(1, 1), (2, 4), (5, 7)]
 
 
 def test_staged_rows_are_removed_when_no_intent_needs_them(tmp_path):
@@ -177,7 +173,6 @@ def test_a_changed_layout_is_rejected_with_the_possible_remedies(tmp_path, first
 @pytest.mark.parametrize("held", [1, 2, 3])
 @pytest.mark.parametrize("last", [{"a": 1, "c": 1}, {"a": None, "b": None}])
 def test_a_partly_published_group_is_reconstructed_without_its_intent(tmp_path, held, last):
-    """A group published to some tables is reconstructed without its intent, even if the merge-layout table has it."""
     store = opened(tmp_path, create=True)
     commit(store, 1, {"a": 1, "b": 1})
     _, intent = decided(store, 2, last)
@@ -241,7 +236,6 @@ def committed(store, stamps, *plan, epoch=1):
 
 
 def test_every_version_has_the_unexpired_keys_at_its_stamp(tmp_path, monkeypatch):
-    """Every version has exactly the unexpired keys, despite many small files, removals, empty txids and restarts."""
     monkeypatch.setattr("txstorm.storage.tables.merge_layout.FILE_ROWS", 6)
     draw = seeded()
     store, txid, stamp, kept, expected, stamp_of = opened_live(tmp_path, create=True), 0, 0, {}, {}, {}
@@ -277,12 +271,8 @@ def test_a_txid_creates_a_version_if_it_writes_or_keys_expire(tmp_path):
     committed(store, {5: TTL + 1}, {})
     committed(store, {6: 15 * SECOND, 7: 15 * SECOND}, {}, {})  # b expires
     committed(store, {8: 99 * SECOND}, {})
-    assert [plain_words(tmp_path, version, "live") for version in sorted(ends(tmp_path))] == [
-        {"a": 1},
-        {"a": 1, "b": 1},
-        {"b": 1},
-        {},
-    ]
+    found = [plain_words(tmp_path, version, "live") for version in sorted(ends(tmp_path))]
+    assert found == [{"a": 1}, {"a": 1, "b": 1}, {"b": 1}, {}]
     assert sorted(ends(tmp_path).values()) == [1, 2, 4, 7]
     (view, *_) = views(tmp_path, 5, 8)
     assert view.query.endswith("VERSION AS OF 4")

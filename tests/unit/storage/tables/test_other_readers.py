@@ -61,7 +61,6 @@ def test_every_reader_finds_the_rows(places, place, reader):
 
 
 def test_plain_python_reads_the_rows_that_were_written(places):
-    """The rows read with plain Python match the content of the transactions."""
     words: dict[str | None, int] = {}
     for txid in range(1, LAST + 2):
         words[WORDS[txid % 6]] = txid
@@ -145,7 +144,6 @@ def test_files_with_statistics_of_another_column_have_no_bounds(old):
 
 @pytest.mark.parametrize("column", ["_kg", "word", ""])
 def test_txstorm_finds_bounds_whatever_the_statistics_property(tmp_path, column):
-    """Per-file bounds are found whatever the statistics property, also with checkpoints and in old versions."""
     store = filled(tmp_path, 3)
     store.upkeep.compact()
     for uri in ("state/counts", "changes/counts"):

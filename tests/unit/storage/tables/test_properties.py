@@ -54,7 +54,7 @@ def test_new_tables_have_the_properties_from_their_first_version(tmp_path):
         assert found(tmp_path, uri)[CLEANUP] == "false"
 
 
-def test_existing_tables_get_the_properties_once(old):
+def test_existing_tables_get_the_properties_once_and_they_follow_the_setting(old):
     before = {uri: version(old, uri) for uri in [*TABLES, "history"]}
     for epoch in (2, 3):
         open_store(old, epoch=epoch)
@@ -67,10 +67,7 @@ def test_existing_tables_get_the_properties_once(old):
     commit(store, 2, {"a": 1}, epoch=4)
     store.close()
     assert words_read(old) == {"a": 2}
-
-
-def test_the_properties_follow_the_setting(old):
-    for epoch, (seconds, text) in enumerate([(90.5, "91 seconds"), (3600, "1 hours"), (600, "10 minutes")], start=2):
+    for epoch, (seconds, text) in enumerate([(90.5, "91 seconds"), (3600, "1 hours"), (600, "10 minutes")], start=5):
         open_store(old, epoch=epoch, log_retention=seconds)
         assert found(old)[RETENTION] == f"interval {text}"
 
@@ -103,19 +100,16 @@ def test_properties_set_by_a_user_are_kept(old, when):
     assert found(old, "changes/counts")[RETENTION] == "interval 1 minutes"
 
 
-def test_a_stale_coordinator_sets_nothing(old):
+def test_a_stale_coordinator_sets_nothing_and_a_commit_of_another_writer_in_between_is_not_lost(old):
     stale = open_store(old, epoch=2, log_retention=60)
     open_store(old, epoch=3)
     with pytest.raises(FencedError):
         stale.tables[OUT].set_properties(properties.log_properties(5), 2)
     assert found(old)[RETENTION] == "interval 1 days"
-
-
-def test_a_commit_of_another_writer_in_between_is_not_lost(old):
     owner = TopologyIdentity(TOPOLOGY, INCARNATION)
     table = DeltaTableState.open(old, owner, OUT)
     DeltaTable(str(old / OUT.uri)).alter.set_table_properties({"theirs": "1"}, raise_if_not_exists=False)
-    table.set_properties(properties.log_properties(5), 1)
+    table.set_properties(properties.log_properties(5), 3)
     assert {**found(old), "theirs": "1"} == found(old)
     assert found(old)[RETENTION] == "interval 5 seconds"
 

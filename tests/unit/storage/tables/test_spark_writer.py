@@ -134,7 +134,6 @@ def test_values_of_every_type_survive_a_round_trip(tmp_path, delta):
 
 
 def test_a_commit_whose_response_is_lost_is_found_by_reading_back(copied, delta):
-    """If Spark's commit succeeds but the response is lost, publishing again finds that commit and adds no rows."""
 
     class Mute(SparkDelta):
         def append(self, *arguments):
@@ -285,7 +284,6 @@ def test_spark_continues_after_the_log_is_truncated(copied, delta):
     ],
 )
 def test_a_session_without_the_delta_settings_is_rejected(spark, conf, message):
-    """A Spark session without Delta, or with a log store that loses commits, is rejected."""
     if conf:
         fit = ("spark.sql.extensions", "spark.sql.catalog.spark_catalog")
         conf, jvm = {**{name: spark.conf.get(name) for name in fit}, **conf}, spark._jvm

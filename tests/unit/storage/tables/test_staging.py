@@ -19,22 +19,31 @@ ROWS = pa.table({"k": ["a", "b", "c"], "_txid": [5, 7, 6]})
 NAME = StagedName(3, 7, 12345, "my-count", "all")
 
 
-def test_staged_rows_are_read_back_unchanged(tmp_path):
+def test_staged_rows_are_read_back_unchanged_from_checked_files_named_after_their_writer(tmp_path):
     staged = stage(tmp_path, ROWS, NAME)
     assert pq.read_table(tmp_path / staged.path).equals(ROWS)
     assert (staged.rows, staged.first, staged.last) == (3, 5, 7)
     assert staged.size == (tmp_path / staged.path).stat().st_size
-    assert json.loads(staged.stats) == {
-        "numRecords": 3,
-        "minValues": {"_txid": 5},
-        "maxValues": {"_txid": 7},
-        "nullCount": {"_txid": 0},
-    }
+    expected = {"numRecords": 3, "minValues": {"_txid": 5}, "maxValues": {"_txid": 7}, "nullCount": {"_txid": 0}}
+    assert json.loads(staged.stats) == expected
     checked_bytes(tmp_path, staged)
     assert Staged.from_json(json.loads(json.dumps(staged.to_json()))) == staged
+    one, two = (stage(tmp_path, ROWS, NAME) for _ in range(2))
+    assert one.path != two.path
+    assert one.digest == two.digest  # the same rows give the same bytes
+    name = one.path.rpartition("/")[2]
+    assert name.startswith("3-7-12345-my-count-all-")
+    assert epoch_of(name) == 3
+    staged = stage(tmp_path, ROWS, NAME)
+    data = bytearray((tmp_path / staged.path).read_bytes())
+    data[20] ^= 1
+    (tmp_path / staged.path).write_bytes(data)
+    data_file(tmp_path, staged)
+    with pytest.raises(TableCorrupt, match="expected digest"):
+        checked_bytes(tmp_path, staged)
 
 
-def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_collections():
+def test_long_runs_of_collections_get_row_groups_and_small_files_dictionaries_for_repeated_values():
     state = CollectionState("rows", key={"task": int}, order={"at": int}, value={"n": int})
     schema, size = changes_schema(state), staging.PLACED_ROWS + 1_000
     parts = [(0, "e", [3]), (0, "u", range(5, 5 + size)), (1, "e", [2]), (1, "u", range(9, 9 + size))]
@@ -54,8 +63,6 @@ def test_long_runs_of_collections_get_row_groups_without_tombstones_and_other_co
     run = [(1, {"e"}, 1), (half, {"u"}, 1), (rest, {"u"}, 1)]
     assert bounds == [*run, *run, (38, {"u"}, 38)]
 
-
-def test_small_files_use_dictionaries_only_for_repeated_values():
     def with_dictionary(rows):
         table = pa.table({"k": [f"k{i}" for i in range(rows)], "_txid": [5] * rows, "_op": ["u"] * rows})
         group = pq.ParquetFile(pa.BufferReader(staging.encoded(table))).metadata.row_group(0)
@@ -64,15 +71,6 @@ def test_small_files_use_dictionaries_only_for_repeated_values():
 
     assert with_dictionary(1_000) == ["_txid", "_op"]
     assert with_dictionary(5_000) == ["k", "_txid", "_op"]
-
-
-def test_the_file_name_identifies_its_writer_and_is_unique(tmp_path):
-    one, two = (stage(tmp_path, ROWS, NAME) for _ in range(2))
-    assert one.path != two.path
-    assert one.digest == two.digest  # the same rows give the same bytes
-    name = one.path.rpartition("/")[2]
-    assert name.startswith("3-7-12345-my-count-all-")
-    assert epoch_of(name) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,13 +112,3 @@ def test_a_missing_file_or_a_wrong_size_is_named(tmp_path, damage, message):
     damage(tmp_path / staged.path)
     with pytest.raises(TableCorrupt, match=message.format(size=staged.size)):
         data_file(tmp_path, staged)
-
-
-def test_one_flipped_bit_is_detected(tmp_path):
-    staged = stage(tmp_path, ROWS, NAME)
-    data = bytearray((tmp_path / staged.path).read_bytes())
-    data[20] ^= 1
-    (tmp_path / staged.path).write_bytes(data)
-    data_file(tmp_path, staged)
-    with pytest.raises(TableCorrupt, match="expected digest"):
-        checked_bytes(tmp_path, staged)

@@ -48,7 +48,7 @@ def data_commits(data_dir):
     return [info["last"] for _, info in opened(data_dir).commits()]
 
 
-def test_any_delta_reader_can_read_the_table(tmp_path, store):
+def test_any_delta_reader_can_read_the_table_and_its_commit_info_describes_the_commit(tmp_path, store):
     from deltalake import DeltaTable
 
     commit(store, 1, {"a": 1, "b": 2})
@@ -58,10 +58,6 @@ def test_any_delta_reader_can_read_the_table(tmp_path, store):
     rows = table.to_pyarrow_table(columns=["word", "n", "_txid", "_op"]).sort_by("word").to_pylist()
     assert rows == [{"word": "a", "n": 1, "_txid": 1, "_op": "u"}, {"word": "b", "n": 2, "_txid": 1, "_op": "u"}]
     assert table.history()[0]["userMetadata"] == "txstorm txids 1 to 1"
-
-
-def test_the_commit_info_describes_the_commit(tmp_path, store):
-    commit(store, 1, {"a": 1})
     group, intent = decided(store, 2, {})  # changes nothing in `counts`
     assert [table.uri for table in intent.tables] == ["changes/totals"]
     store.publish(intent, 1)
@@ -74,27 +70,14 @@ def test_the_commit_info_describes_the_commit(tmp_path, store):
     assert version == opened(tmp_path).version
 
 
-def test_publishing_twice_commits_once(tmp_path, store, intent):
+@pytest.mark.parametrize("point", ["p7.1.before", "p7.1.written", "p7.1.after"])
+def test_publishing_once_despite_faults_and_repetitions(tmp_path, store, intent, point):
     table = opened(tmp_path)
-    version = publish(table, intent)
-    assert publish(table, intent) == publish(opened(tmp_path), intent) == version
-    assert data_commits(tmp_path) == [1]
-
-
-def test_a_commit_whose_response_is_lost_is_not_repeated(tmp_path, store, intent):
-    table = opened(tmp_path)
-    with interrupted("p7.1.written"):
-        publish(table, intent)
-    version = publish(table, intent)  # the same handle, which does not know of its own commit
-    assert data_commits(tmp_path) == [1]
-    assert version == opened(tmp_path).version
-
-
-@pytest.mark.parametrize("point", ["p7.1.before", "p7.1.after"])
-def test_publishing_once_despite_faults_before_and_after_the_commit(tmp_path, store, intent, point):
     with interrupted(point):
-        publish(opened(tmp_path), intent)
-    publish(opened(tmp_path), intent)
+        publish(table, intent)
+    version = publish(opened(tmp_path), intent)
+    # Also by the handle that does not know of its own commit, or of the other one.
+    assert publish(table, intent) == publish(opened(tmp_path), intent) == version == opened(tmp_path).version
     assert data_commits(tmp_path) == [1]
 
 
@@ -120,17 +103,13 @@ def test_another_attempt_or_input_of_a_published_txid_is_an_error(tmp_path, stor
 
 
 def test_another_previous_txid_is_an_error(tmp_path, store):
-    commit(store, 1, {"a": 1})
+    commit(store, 1, {"a": 1}, {"b": 1}, {"c": 1})
     _, later = decided(store, 5, {"a": 1})
     wrong = replace(later, tables=(replace(later.tables[0], previous=4),))
-    with pytest.raises(TableCorrupt, match="expected to be at txid 4 before txids 5 to 5 are published, found it at 1"):
+    with pytest.raises(TableCorrupt, match="expected to be at txid 4 before txids 5 to 5 are published, found it at 3"):
         publish(opened(tmp_path), wrong)
-
-
-def test_a_txid_inside_a_committed_group_is_an_error(tmp_path, store):
-    commit(store, 1, {"a": 1}, {"b": 1}, {"c": 1})
     with pytest.raises(TableCorrupt, match="past txid 2, but no version of it ends there"):
-        publish(opened(tmp_path), replace(decided(store, 4, {"a": 1})[1], txids=(record(2),)))
+        publish(opened(tmp_path), replace(later, txids=(record(2),)))
 
 
 def test_a_stale_coordinator_is_fenced(tmp_path, store, intent):
@@ -152,26 +131,19 @@ def test_a_commit_is_a_compare_and_set_even_without_a_logical_conflict(tmp_path,
     two.commit(Commit({"y": 1}, {}))
 
 
-def test_epochs_only_increase(tmp_path, store):
+def test_epochs_only_increase_by_commits_that_repeat_the_txid(tmp_path, store):
+    commit(store, 1, {"a": 1})
     table = opened(tmp_path)
     table.raise_epoch(7)
     version = table.version
     table.raise_epoch(7)
-    assert (table.epoch(), table.version) == (7, version)
-    with pytest.raises(FencedError):
-        table.raise_epoch(6)
-    with pytest.raises(FencedError):
-        store.raise_epoch(6)
-
-
-def test_the_epoch_commit_repeats_the_txid(tmp_path, store):
-    commit(store, 1, {"a": 1})
-    table = opened(tmp_path)
-    table.raise_epoch(2)
-    entry = (tmp_path / f"changes/counts/_delta_log/{table.version:020d}.json").read_text().splitlines()
+    assert (table.epoch(), table.version, table.last_txid()) == (7, version, 1)
+    entry = (tmp_path / f"changes/counts/_delta_log/{version:020d}.json").read_text().splitlines()
     transactions = {line["txn"]["appId"]: line["txn"]["version"] for line in map(json.loads, entry) if "txn" in line}
-    assert transactions == {f"txstorm/{INCARNATION}/0/changes-counts": 1, f"txstorm/{INCARNATION}/epoch": 2}
-    assert table.last_txid() == 1
+    assert transactions == {f"txstorm/{INCARNATION}/0/changes-counts": 1, f"txstorm/{INCARNATION}/epoch": 7}
+    for stale in (table, store):
+        with pytest.raises(FencedError):
+            stale.raise_epoch(6)
 
 
 def test_log_entries_are_synced_before_publishing_returns(tmp_path, store, intent, monkeypatch):
@@ -240,7 +212,7 @@ def test_a_staged_file_that_vanishes_is_named(tmp_path, store, intent):
         publish(opened(tmp_path), intent)
 
 
-def test_tables_of_another_owner_or_format_are_refused(tmp_path, store):
+def test_tables_of_another_owner_format_or_timeline_are_refused(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="'words', incarnation 0a1b2c; expected 'other', incarnation ffff"):
         opened(tmp_path, TopologyIdentity("other", "ffff"))
     newer = {**OWNER.properties(), "txstorm.format": "2"}
@@ -251,9 +223,6 @@ def test_tables_of_another_owner_or_format_are_refused(tmp_path, store):
         DeltaHandle.create(tmp_path / "changes" / name, schema, properties, Commit({}, {}))
         with pytest.raises(DataDirectoryError, match=message):
             DeltaTableState.open(tmp_path, OWNER, TableRef("changes", name))
-
-
-def test_another_timeline_has_no_txid(tmp_path, store):
     with pytest.raises(DataDirectoryError, match="no txid on timeline 1"):
         opened(tmp_path, TopologyIdentity(TOPOLOGY, INCARNATION, 1)).last_txid()
 

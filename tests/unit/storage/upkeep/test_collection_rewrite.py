@@ -52,7 +52,7 @@ def shown(path, txid):
     return sorted(row["at"] for row in read(path, "events", txid, txid * SECOND))
 
 
-def test_new_rows_become_further_files(store, tmp_path):
+def test_new_rows_become_further_files_and_evicted_or_removed_ones_leave_them(store, tmp_path):
     fill(store, 1, 2)
     before, _ = files(tmp_path)
     fill(store, 3, 3)
@@ -61,6 +61,10 @@ def test_new_rows_become_further_files(store, tmp_path):
     assert rows == shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
     commit(store, 4, lambda events: events.evict_before(10))  # evicts nothing, so all full files stay
     assert files(tmp_path)[0] == after
+    commit(store, 5, lambda events: [events.evict_before(25, "a"), events.remove("b", 31, 33)])
+    _, rows = files(tmp_path)
+    assert rows == shown(tmp_path, 5) == [11, 13, 15, 17, 21, 23, 25, 26, 27, 30, 32, 34, 35, 36, 37]
+    assert shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
 
 
 def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is_rewritten(
@@ -82,14 +86,6 @@ def test_files_below_the_bound_are_dropped_unread_and_only_the_file_around_it_is
     assert len(before & after) == 1
     assert len(after - before) == 1
     assert shown(tmp_path, 4) == [10 * txid + i for txid in (1, 2, 3, 4) for i in range(8)]
-
-
-def test_the_state_table_has_no_evicted_or_removed_row(store, tmp_path):
-    fill(store, 1, 3)
-    commit(store, 4, lambda events: [events.evict_before(25, "a"), events.remove("b", 31, 33)])
-    _, rows = files(tmp_path)
-    assert rows == shown(tmp_path, 4) == [11, 13, 15, 17, 21, 23, 25, 26, 27, 30, 32, 34, 35, 36, 37]
-    assert shown(tmp_path, 3) == [10 * txid + i for txid in (1, 2, 3) for i in range(8)]
 
 
 def test_small_files_are_merged_with_as_many_new_rows(store, tmp_path):

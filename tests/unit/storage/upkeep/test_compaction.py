@@ -133,9 +133,6 @@ def test_a_failure_at_any_step_leaves_the_old_or_the_new_files(tmp_path, store, 
     assert plain_words(tmp_path) == words_read(tmp_path) == {"a": 1}
 
 
-# -- in key ranges, during commits -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def many(tmp_path, monkeypatch):
     """Return a store with some committed txids, and limits so small that its compacted state has several files."""

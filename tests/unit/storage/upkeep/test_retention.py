@@ -164,9 +164,21 @@ def test_disk_usage_is_bounded_and_retained_txids_can_be_read(tmp_path):
         world.read("counts", 4)
 
 
-def test_without_retention_everything_is_kept(world):
+def test_everything_is_kept_without_retention_and_files_in_use_by_a_reader_with_it(world):
     world.check()
     assert [world.read("other", txid) for txid in range(17)] == [world.words[txid] for txid in range(17)]
+
+    def files():
+        """Return the files except for log entries, which retention may move into the archive."""
+        found = [path for path in world.data_dir.rglob("*") if path.is_file()]
+        return {path for path in found if path.parent.name != "_delta_log"}
+
+    with reading(world.data_dir):
+        before = files()
+        world.retain()
+        assert before <= files()
+    world.retain()
+    assert len(before - files()) > 20
 
 
 def test_versions_of_savepoints_are_kept_until_the_savepoints_are_deleted(world):
@@ -201,7 +213,6 @@ def test_retention_interrupted_at_any_step_continues_the_next_time(world, point)
 
 
 def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
-    """The staged files of a decided but unpublished group are kept, even for longer than the retention period."""
     world = World(tmp_path).go_on(8)
     group = world.store.group(9)
     count(group, 9, {"late": 1})
@@ -215,20 +226,6 @@ def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
     assert world.read("counts", 9) == {**world.words[8], "late": 1}
 
 
-def test_files_in_use_by_a_reader_of_this_process_are_not_removed(world):
-    def files():
-        """Return the files except for log entries, which retention may move into the archive."""
-        found = [path for path in world.data_dir.rglob("*") if path.is_file()]
-        return {path for path in found if path.parent.name != "_delta_log"}
-
-    with reading(world.data_dir):
-        before = files()
-        world.retain()
-        assert before <= files()
-    world.retain()
-    assert len(before - files()) > 20
-
-
 def test_commits_between_the_steps_of_retention_are_safe(world):
     chance = seeded()
     for _ in world.retention().steps():
@@ -238,7 +235,6 @@ def test_commits_between_the_steps_of_retention_are_safe(world):
 
 
 def test_an_index_older_than_the_retained_changes_is_rebuilt(tmp_path):
-    """An index older than the retained change rows cannot catch up, so it is rebuilt."""
     bounds = Bounds(memory=1, kept_from=1, behind=1)
     world = World(tmp_path, bounds=bounds).go_on(6)
     world.store.close()
@@ -263,7 +259,6 @@ def test_a_fenced_coordinator_removes_nothing_from_a_table(world):
 
 
 def test_the_retention_horizon_depends_on_stamps_only(tmp_path):
-    """The retention horizon depends on the stamps of transactions, not on the times of the files."""
     world = World(tmp_path).go_on(5)
     world.last = KEPT
     world.retain()

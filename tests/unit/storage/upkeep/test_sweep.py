@@ -30,13 +30,10 @@ def test_published_and_decided_files_are_kept_and_orphans_removed(tmp_path, stor
     assert staged_files(tmp_path) == published
 
 
-def test_files_of_a_newer_coordinator_are_kept(tmp_path, store):
+def test_files_of_a_newer_coordinator_or_with_foreign_names_are_kept(tmp_path, store):
     decided(open_store(tmp_path, epoch=2), 1, {"a": 1}, epoch=2)
     assert store.sweep([]) == []
     assert len(staged_files(tmp_path)) == 3
-
-
-def test_files_with_foreign_names_are_kept(tmp_path, store):
     foreign = tmp_path / "changes/counts/_txstorm/staged/part-000.parquet"
     beside = tmp_path / "changes/counts/1-1-1-count-all-aa.parquet"
     for file in (foreign, beside):

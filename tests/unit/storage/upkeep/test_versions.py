@@ -160,7 +160,6 @@ def test_a_version_is_retained_after_enough_changes_or_half_a_day(tmp_path):
 
 
 def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch):
-    """Versions written by an earlier txstorm, which did not thin them, are kept, and new versions build on them."""
     world = World(tmp_path / "data", random.Random(2))
     with monkeypatch.context() as patch:
         patch.setattr(versions.Versions, "decide", lambda *_, **__: {})

@@ -1,7 +1,5 @@
 """Spouts under test for the spout checks: correct ones of each kind, and ones with typical mistakes."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
@@ -56,9 +54,6 @@ def sometimes_failing(method):
 def sometimes_away(method):
     """Return a method that gives no batch half of the time, and else what `method` gives."""
     return lambda self, *arguments: None if CHANCE.random() < 0.5 else method(self, *arguments)
-
-
-# --- planned in the driver --------------------------------------------------------------------------------------------
 
 
 class OfSource(OneClass):
@@ -185,9 +180,6 @@ class FailsToEmit(Plain):
     """A correct spout some of whose attempts fail."""
 
     emit_batch = sometimes_failing(Plain.emit_batch)
-
-
-# --- planned in the tasks ---------------------------------------------------------------------------------------------
 
 
 class Partitioned(OfSource, PartitionedSpout):

@@ -1,7 +1,5 @@
 """`check_engine` rejects faulty engines; tests/conformance tests that it accepts the shipped ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The checks of join stores find the fault of every broken store, and accept simple ones that are right."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`check_ledger` rejects faulty ledgers; tests/unit/ledger tests that it accepts the shipped ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,11 +102,8 @@ def test_faulty_ledgers_are_rejected(kind: Callable[..., MemoryLedger], says: st
         check_ledger(lambda: kind(first))
 
 
-def test_handles_on_different_ledgers_are_rejected() -> None:
+def test_handles_on_different_ledgers_and_an_unknown_rule_are_rejected() -> None:
     with pytest.raises(CheckFailed, match="a put is seen by every handle"):
         check_ledger(MemoryLedger)
-
-
-def test_an_unknown_rule_is_rejected() -> None:
     with pytest.raises(InputError, match="did you mean"):
         check_ledger(MemoryLedger, rules=["a new ledger is emty"])

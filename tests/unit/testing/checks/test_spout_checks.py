@@ -1,7 +1,5 @@
 """Spout checks: they accept correct spouts and reject faulty ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

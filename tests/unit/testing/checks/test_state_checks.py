@@ -1,7 +1,5 @@
 """`check_state`: it accepts the shipped map stores and rejects faulty ones."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading
@@ -14,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from txstorm import MemoryBackend
-from txstorm.api.external import MapBackend, MapMark, MapRow
-from txstorm.clients.sql import SqlAlchemyBackend
+from txstorm import MapBackend, MapMark, MapRow, MemoryBackend, SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
 from txstorm.testing.checks.rules import in_parallel
 
@@ -40,11 +36,6 @@ class Plain:
         self.inner.multi_put(rows)
 
 
-@pytest.mark.parametrize("kind", [MemoryBackend, Plain])
-def test_stores_in_memory_pass(kind: Callable[[], MapBackend]) -> None:
-    check_state(named(kind), seeds=[1])
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def opened(request, tmp_path: Path) -> Iterator[Callable[[str], SqlAlchemyBackend]]:
     """Yield a function that opens the map of a name in a database; the stores are closed after the test."""
@@ -60,12 +51,8 @@ def opened(request, tmp_path: Path) -> Iterator[Callable[[str], SqlAlchemyBacken
         one.dispose()
 
 
-def test_sql_databases_pass(opened: Callable[[str], SqlAlchemyBackend]) -> None:
+def test_sql_databases_pass_and_many_stores_open_a_new_map_concurrently(opened) -> None:
     check_state(opened, prefix="state_checks", seeds=[1])
-
-
-def test_many_stores_open_a_new_map_concurrently(opened: Callable[[str], SqlAlchemyBackend]) -> None:
-    """Several stores create the tables of a new map at the same time."""
     for number in range(5):
         stores = [opened(f"opened_{number}") for _ in range(6)]
         start = threading.Barrier(len(stores))
@@ -344,5 +331,6 @@ class LosesAnswers(MemoryBackend):
         raise TimeoutError("no answer")
 
 
-def test_a_store_may_lose_responses() -> None:
-    check_state(named(LosesAnswers), seeds=[1])
+@pytest.mark.parametrize("kind", [MemoryBackend, Plain, LosesAnswers])
+def test_stores_in_memory_pass_even_if_they_lose_responses(kind: Callable[[], MapBackend]) -> None:
+    check_state(named(kind), seeds=[1])

@@ -1,7 +1,5 @@
 """Signature checks: a user method that does not match its calls is a fault, reported with the correct signature."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -110,12 +108,16 @@ def test_every_signature_that_accepts_the_call_passes(bolt):
     assert built(bolt).component("bolt")
 
 
-def test_methods_of_instances_and_of_committers_are_checked():
+def test_signatures_of_bolts_committers_spouts_and_composite_sources_are_checked():
     bolt = batch()
     bolt.finish_batch = lambda attempt: None
     assert "takes (attempt), but it is called without arguments" in faults(bolt)[0]
     committer = {"execute": lambda self, one: None, "finish_batch": lambda self, txid: None}
     assert "finish_batch of Mine" in faults(type("Mine", (BatchBolt, Committer), committer)())[0]
+    for spout in (Wrong(), CompositeSpout({"a": Wrong()})):
+        found = [fault for fault in faults(basic(), spout) if "Wrong" in fault]
+        assert "write def coordinator(self, context)" in found[0]
+        assert "write def emitter(self, context)" in found[1]
 
 
 class Wrong(TransactionalSpout):
@@ -126,13 +128,6 @@ class Wrong(TransactionalSpout):
 
     def emitter(self, context, task):
         pass
-
-
-def test_signatures_of_spouts_and_composite_sources_are_checked():
-    for spout in (Wrong(), CompositeSpout({"a": Wrong()})):
-        found = [fault for fault in faults(basic(), spout) if "Wrong" in fault]
-        assert "write def coordinator(self, context)" in found[0]
-        assert "write def emitter(self, context)" in found[1]
 
 
 @pytest.mark.parametrize(

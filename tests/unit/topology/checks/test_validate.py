@@ -33,10 +33,14 @@ def with_state(state):
     return with_bolt(bolt(table=state), committer=True)
 
 
-def test_a_valid_topology_has_no_faults():
+@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
+def test_valid_topologies_have_no_faults(base):
     made = builder()
     made.set_committer_bolt("k", Keep(), 2).fields_grouping("lines", ["line"])
     assert faults(made) == ()
+    assert faults(with_bolt(bolt(base, execute_batch=lambda self, *given: None))) == ()
+    assert faults(with_bolt(bolt(fields=()))) == ()  # without subscribers
+    assert faults(with_bolt(Plain())) == ()
 
 
 def test_everything_is_reported_at_once():
@@ -64,8 +68,6 @@ def test_everything_is_reported_at_once():
     assert "has 8 faults" in str(refused.value)
 
 
-# -- names -------------------------------------------------------------------------------------------------------
-
 BAD_NAMES = ["", "..", "a/b", "a\0b", "a b", "1a", "__x", "-a", "é", "а", "ｓplit", "a" * 65, "a\n", None, 3, ["a"]]
 
 
@@ -76,9 +78,6 @@ def test_bad_names_of_topologies_components_states_and_sinks_are_rejected(name):
     state = only_fault(with_state(KeyedState(name, {"k": str}, {"v": int})))
     assert f"state {name!r}: a name is " in state
     assert f"sink {name!r}: a name is " in only_fault(with_state(SinkTable(name, {"v": int})))
-
-
-# -- bolts and spouts ----------------------------------------------------------------------------------------------
 
 
 def bolt(*bases, **attributes):
@@ -96,6 +95,7 @@ BOLTS = [
     (bolt(streams={"a/b": ("x",)}), "stream 'a/b': a name is"),
     (Plain, "'b': got the class Plain instead of an object; write Plain(...)"),
     (Lines(), "Lines is neither a BasicBolt nor a BatchBolt"),
+    (bolt(Committer), "is neither a BasicBolt nor a BatchBolt"),
     (bolt(BasicBolt, BatchBolt, execute=lambda self, *given: None), "is both a BasicBolt and a BatchBolt"),
     (bolt(Split, Committer), "a BasicBolt, which can never be a committer"),
     (bolt(BasicBolt), "overrides neither execute nor execute_batch"),
@@ -116,14 +116,7 @@ def test_faults_of_one_bolt(bolt, sentence):
     assert sentence in only_fault(with_bolt(bolt))
 
 
-@pytest.mark.parametrize(
-    ("spout", "sentence"), [(Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")]
-)
-def test_faults_of_the_spout(spout, sentence):
-    assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
-
-
-def test_component_ids_are_unique_whatever_their_case():
+def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique_whatever_their_case():
     made = builder()
     for _ in range(3):
         made.set_bolt("a", Split()).shuffle_grouping("lines")
@@ -131,20 +124,14 @@ def test_component_ids_are_unique_whatever_their_case():
     made = builder()
     made.set_bolt("Lines", Split()).shuffle_grouping("lines")
     assert "'lines' and 'Lines' differ only in case" in only_fault(made)
+    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
+    for spout, sentence in ((Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")):
+        assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
 def test_parallelism_must_be_a_number_of_tasks(parallelism):
     assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
-
-
-def test_item_42_a_basic_bolt_is_never_added_as_a_committer():
-    assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
-
-
-@pytest.mark.parametrize("base", [BasicBolt, BatchBolt])
-def test_execute_batch_is_enough(base):
-    assert faults(with_bolt(bolt(base, execute_batch=lambda self, *given: None))) == ()
 
 
 def test_a_declaration_that_raises_is_reported_as_one_fault():
@@ -183,9 +170,6 @@ def test_unpicklable_objects_are_reported_with_their_attribute():
     assert "custom grouping on 'lines': Locked cannot be shipped" in only_fault(made)
 
 
-# -- subscriptions -----------------------------------------------------------------------------------------------
-
-
 def subscribed(declare, source):
     made = builder()
     made.set_bolt("p", source).shuffle_grouping("lines")
@@ -216,24 +200,13 @@ def test_faults_of_one_subscription(declare, sentence):
     assert sentence in subscribed(declare, Partial())
 
 
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        (
-            bolt(declare_output_fields=lambda self, declarer: declarer.declare("x", direct=True)),
-            "stream 'default' is direct",
-        ),
-        (bolt(fields=()), "'p' declares no output fields"),
-        (bolt(declare_output_fields=lambda self, declarer: declarer.declare()), "is declared without fields"),
-    ],
-)
-def test_faults_of_what_is_subscribed_to(source, sentence):
-    assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), source)
-
-
-def test_a_bolt_without_subscribers_may_declare_fields_or_none():
-    assert faults(with_bolt(bolt(fields=()))) == ()
-    assert faults(with_bolt(Plain())) == ()
+def test_faults_of_what_is_subscribed_to():
+    for sentence, attributes in {
+        "stream 'default' is direct": {"declare_output_fields": lambda self, made: made.declare("x", direct=True)},
+        "'p' declares no output fields": {"fields": ()},
+        "is declared without fields": {"declare_output_fields": lambda self, made: made.declare()},
+    }.items():
+        assert sentence in subscribed(lambda d: d.shuffle_grouping("p"), bolt(**attributes))
 
 
 def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
@@ -249,18 +222,6 @@ def test_every_cycle_is_reported_once_in_the_direction_of_tuples():
     for path in found:
         assert path[0] == path[-1]
         assert all(follows[one] == other for one, other in pairwise(path))
-
-
-# -- fields and tables -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "table", [KeyedState("t", {"k": str}, {"n": int}, writer="rust"), SinkTable("t", {"n": int}, writer="rust")]
-)
-def test_an_invalid_sink_writer_is_a_fault(table):
-    made = builder()
-    made.set_committer_bolt("k", bolt(Keep, table=table)).shuffle_grouping("lines")
-    assert only_fault(made) == "component 'k', table 't': expected writer 'deltalake' or 'spark', got 'rust'"
 
 
 def events(**changes):
@@ -297,6 +258,8 @@ def events(**changes):
         (KeyedState("s", {"k": str}, {"n": int}, ttl=5), "ttl is a timedelta above 0 or None, got 5"),
         (KeyedState("s", {"k": str}, {"n": int}, writer="spark", layout="merge"), "writer 'spark' and the layout"),
         (KeyedState("s", {"k": str}, {"n": int}, layout="rows"), "expected the layout changes or merge, got 'rows'"),
+        (KeyedState("s", {"k": str}, {"n": int}, writer="rust"), "expected writer 'deltalake' or 'spark', got 'rust'"),
+        (SinkTable("s", {"n": int}, writer="rust"), "table 's': expected writer 'deltalake' or 'spark', got 'rust'"),
         (events(layout="merge"), "a collection cannot have the layout 'merge': each append would rewrite"),
         (events(order={}), "order is a mapping of one column to its type; write order={'at': datetime}"),
         (events(order="at"), "order is a mapping of one column to its type"),
@@ -351,9 +314,6 @@ def test_a_table_belongs_to_one_component_whatever_the_case_of_its_name():
     assert "declares state 's' twice with different columns" in only_fault(with_state((state, other)))
 
 
-# -- warnings ----------------------------------------------------------------------------------------------------
-
-
 def warnings(declare, parallelism=2, state=None):
     made = builder()
     made.set_bolt("p", Partial()).shuffle_grouping("lines")
@@ -374,10 +334,17 @@ def test_a_grouping_that_splits_a_key_among_tasks_logs_a_warning(kind):
     assert warnings(declare, parallelism=1) == ()
 
 
-def test_a_grouping_within_the_key_does_not_warn():
+def test_groupings_within_the_key_warn_only_if_they_differ():
     assert warnings(lambda d: d.global_grouping("p")) == ()
     for fields in (["word"], ["n", "word"]):
         assert warnings(lambda d, fields=fields: d.fields_grouping("p", fields)) == ()
+    made = builder()
+    made.set_bolt("p", Partial()).shuffle_grouping("lines")
+    made.set_bolt("q", Partial()).shuffle_grouping("lines")
+    keep = bolt(held=KeyedState("s", {"word": str, "n": int}, {"v": int}))
+    made.set_committer_bolt("k", keep, 2).fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
+    (warning,) = made.validate().warnings
+    assert "its inputs are grouped by different fields (word and word, n)" in warning
 
 
 @pytest.mark.parametrize(
@@ -393,13 +360,3 @@ def test_advice_mentions_only_existing_fields(key, fields, advice):
     (warning,) = warnings(lambda d: d.fields_grouping("p", fields), state=state)
     assert advice in warning
     assert key or warning.endswith(advice)
-
-
-def test_inputs_grouped_by_different_parts_of_the_key_warn():
-    made = builder()
-    made.set_bolt("p", Partial()).shuffle_grouping("lines")
-    made.set_bolt("q", Partial()).shuffle_grouping("lines")
-    keep = bolt(held=KeyedState("s", {"word": str, "n": int}, {"v": int}))
-    made.set_committer_bolt("k", keep, 2).fields_grouping("p", ["word"]).fields_grouping("q", ["word", "n"])
-    (warning,) = made.validate().warnings
-    assert "its inputs are grouped by different fields (word and word, n)" in warning

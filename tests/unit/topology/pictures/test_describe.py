@@ -58,15 +58,12 @@ def nasty():
     return made.build_topology()
 
 
-def test_text_mermaid_and_dot():
+def test_text_mermaid_dot_json_and_notebooks():
     assert word_count().describe() == TEXT
     assert source_diagram().describe("mermaid") == MERMAID
     assert TransactionalTopologyBuilder("alone", "lines", Lines()).build_topology().describe("dot") == DOT
     with pytest.raises(InputError, match="'png' is unknown; use one of text, mermaid, dot, json, svg"):
         word_count().describe("png")
-
-
-def test_json_holds_the_whole_graph():
     described = json.loads(rich().describe("json"))
     components = {one["id"]: one for one in described["components"]}
     assert described["topology"] == "rich"
@@ -79,6 +76,10 @@ def test_json_holds_the_whole_graph():
     assert components["audit"]["sinks"] == [{"name": "audit", "columns": ["who", "at"]}]
     assert components["partial"]["streams"]["errors"] == {"fields": ["why"], "direct": False}
     assert described["settings"]["max_spout_pending"] == "auto"
+    bundle = word_count()._repr_mimebundle_()
+    assert list(bundle) == ["text/html", "image/svg+xml", "text/vnd.mermaid", "text/plain"]
+    assert bundle["image/svg+xml"] in bundle["text/html"]
+    assert bundle["text/plain"] == word_count().describe()
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -87,13 +88,6 @@ def test_every_format_names_every_component_and_is_stable(format):
     assert all(one.id in described for one in rich().components)
     assert described == rich().describe(format)
     assert "0x" not in described
-
-
-def test_notebooks_prefer_an_inline_picture_to_mermaid():
-    bundle = word_count()._repr_mimebundle_()
-    assert list(bundle) == ["text/html", "image/svg+xml", "text/vnd.mermaid", "text/plain"]
-    assert bundle["image/svg+xml"] in bundle["text/html"]
-    assert bundle["text/plain"] == word_count().describe()
 
 
 def test_malicious_names_are_escaped():
@@ -112,7 +106,7 @@ def test_malicious_names_are_escaped():
     assert json.loads(topology.describe("json"))["components"][1]["streams"]["default"]["fields"] == [NASTY]
 
 
-def test_a_long_chain_and_a_wide_fan_are_described():
+def test_a_long_chain_a_wide_fan_and_a_topology_whose_bolts_all_commit_are_described():
     made = builder("large")
     for i in range(40):
         made.set_bolt(f"c{i}", Plain()).shuffle_grouping(f"c{i - 1}" if i else "lines")
@@ -120,9 +114,6 @@ def test_a_long_chain_and_a_wide_fan_are_described():
     topology = made.build_topology()
     for wanted in FORMATS:
         assert "c39" in topology.describe(wanted)
-
-
-def test_a_topology_whose_bolts_all_commit():
     made = builder("t")
     made.set_committer_bolt("k", Plain()).global_grouping("lines")
     assert "commit phase" in made.build_topology().describe()

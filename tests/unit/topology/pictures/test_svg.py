@@ -6,9 +6,8 @@ from itertools import combinations, pairwise
 import pytest
 from topology_samples import Keep, Plain, builder, rich, source_diagram, word_count
 
-from txstorm.api.spout import TransactionalSpout
+from txstorm import TransactionalSpout, TransactionalTopologyBuilder
 from txstorm.sinks import DeltaSink
-from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.pictures.layout import GAP, lay_out
 from txstorm.topology.pictures.model import printable, view
 from txstorm.topology.pictures.svg import PALETTE
@@ -50,7 +49,7 @@ def generated(seed):
     return made.build_topology()
 
 
-def test_the_picture_is_one_self_contained_svg_of_a_numeric_size():
+def test_a_self_contained_svg_of_a_numeric_size_names_everything_and_escapes_control_characters():
     """Width and height are plain numbers: CairoSVG reads ``height:auto`` as the height, and draws nothing."""
     picture = word_count().describe("svg")
     root = ET.fromstring(picture)
@@ -63,9 +62,6 @@ def test_the_picture_is_one_self_contained_svg_of_a_numeric_size():
     assert float(root.attrib["height"]) > 50
     assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
     assert "auto" not in rich().describe("svg")
-
-
-def test_the_picture_names_every_component_stream_and_table():
     shown = texts(drawn(word_count()))
     for text in ("lines", "Partial · batch bolt", "Keep · committer", "×2", "fields word"):
         assert any(text in one for one in shown), text
@@ -74,9 +70,11 @@ def test_the_picture_names_every_component_stream_and_table():
     assert any("counts" in one and "word → n" in one for one in shown)
     without_committers = texts(drawn(builder().build_topology()))
     assert not any("COMMIT PHASE" in one for one in without_committers)
+    assert printable("a\x00b\nc\ud800") == "a\\x00b\\nc\\ud800"
+    assert printable("naïve → ñ") == "naïve → ñ"
 
 
-def test_committers_have_a_double_border():
+def test_committers_have_a_double_border_and_their_tables_and_a_long_name_is_in_the_tooltip():
     root = drawn(source_diagram())
     rects = {}
     for group in root.iter(f"{SVG}g"):
@@ -84,14 +82,16 @@ def test_committers_have_a_double_border():
             name = group.find(f"{SVG}title").text.partition(":")[0]
             rects[name] = sum("txs-s-committer" in (rect.get("class") or "") for rect in group.findall(f"{SVG}rect"))
     assert rects == {"A": 0, "B": 2, "C": 0, "D": 2}
-
-
-def test_a_long_name_is_truncated_in_the_box_and_complete_in_the_tooltip():
     made = builder()
     made.set_bolt("x" * 64, Plain()).shuffle_grouping("lines")
     root = drawn(made.build_topology())
     assert not any("x" * 30 in one for one in texts(root))
     assert "x" * 64 in node_boxes(root)
+    made = builder()
+    made.set_committer_bolt("counts", Keep()).global_grouping("lines")
+    made.set_committer_bolt("plain", Plain()).global_grouping("lines")
+    boxes = node_boxes(drawn(made.build_topology()))
+    assert boxes["counts"][3] > boxes["plain"][3]
 
 
 @pytest.mark.parametrize("count", [3, 6, 200])
@@ -120,10 +120,8 @@ def test_nodes_do_not_overlap_and_stay_inside_and_links_run_left_to_right(seed):
     _, _, width, height = (float(part) for part in root.get("viewBox").split())
     boxes = node_boxes(root)
     for name, (x, y, w, h) in boxes.items():
-        assert x >= 0, (seed, name)
-        assert y >= 0, (seed, name)
-        assert x + w <= width, (seed, name)
-        assert y + h <= height, (seed, name)
+        assert 0 <= x and x + w <= width, (seed, name)
+        assert 0 <= y and y + h <= height, (seed, name)
     for (a, one), (b, other) in combinations(boxes.items(), 2):
         apart = (
             one[0] + one[2] < other[0]
@@ -154,12 +152,9 @@ def test_nodes_of_a_layer_keep_their_order_and_distance(seed):
         assert all(point in layout.centers for point in route), seed
 
 
-def test_a_chain_is_straight():
+def test_a_chain_is_straight_and_crossings_are_avoided_where_possible():
     layout = lay_out(view(word_count()), lambda node: 40.0)
     assert len({round(center, 6) for center in layout.centers.values()}) == 1
-
-
-def test_crossings_are_avoided_where_possible():
     made = builder()
     for name in ("a", "b", "c"):
         made.set_bolt(name, Plain()).shuffle_grouping("lines")
@@ -193,16 +188,3 @@ def luminance(colour):
 def test_text_has_enough_contrast_in_both_themes(theme, ink, ground):
     one, other = sorted(luminance(PALETTE[role][theme]) for role in (ink, ground))
     assert (other + 0.05) / (one + 0.05) >= 4.5
-
-
-def test_control_characters_are_escaped():
-    assert printable("a\x00b\nc\ud800") == "a\\x00b\\nc\\ud800"
-    assert printable("naïve → ñ") == "naïve → ñ"
-
-
-def test_tables_are_drawn_in_their_committer():
-    made = builder()
-    made.set_committer_bolt("counts", Keep()).global_grouping("lines")
-    made.set_committer_bolt("plain", Plain()).global_grouping("lines")
-    boxes = node_boxes(drawn(made.build_topology()))
-    assert boxes["counts"][3] > boxes["plain"][3]
