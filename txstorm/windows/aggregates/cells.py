@@ -1,4 +1,7 @@
-"""Aggregates and their cells: the columns that hold a partial aggregate, so that partial aggregates can be combined."""
+"""Aggregates and their cells: the columns that hold a partial aggregate, so that partial aggregates can be combined.
+
+It is one module, as what an aggregate is called, what its cells hold and how they are combined are one table.
+"""
 
 from __future__ import annotations
 
