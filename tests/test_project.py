@@ -121,7 +121,9 @@ def test_file_budget():
     assert [path for path in long if "one module" not in " ".join(docstring(path).split())] == []
 
 
-GROUND = set("api keys faults errors user_code display masks tagged typed misfits lanes row_order allocator _version".split())
+GROUND = set(
+    "api keys faults errors user_code display masks tagged typed misfits lanes row_order allocator _version".split()
+)
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}
 """Names that the backends of one port share."""

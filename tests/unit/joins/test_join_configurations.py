@@ -127,11 +127,11 @@ ONE = [
         },
         "sink: joined: fields 'left_at' and 'LEFT_at' differ",
     ),
-    ({"more": '[kafka]\nplugin.library.paths = "secret.so"'}, "kafka: plugin.library.paths: it loads code"),
-    ({"more": '[kafka]\n"sasl.kerberos.kinit.cmd" = "secret"'}, "kafka: sasl.kerberos.kinit.cmd: it loads code"),
-    ({"more": '[kafka]\nssl.engine.location = "secret.so"'}, "kafka: ssl.engine.location: it loads code"),
-    ({"more": '[kafka]\n"ssl.providers" = "secret"'}, "kafka: ssl.providers: it loads code"),
-    ({"more": '[settings]\nstate_provider = "secret:Provider"'}, "settings: state_provider: a class is code"),
+    ({"more": '[kafka]\nplugin.library.paths = "secret.so"'}, "kafka.plugin.library.paths: it loads code"),
+    ({"more": '[kafka]\n"sasl.kerberos.kinit.cmd" = "secret"'}, "kafka.sasl.kerberos.kinit.cmd: it loads code"),
+    ({"more": '[kafka]\nssl.engine.location = "secret.so"'}, "kafka.ssl.engine.location: it loads code"),
+    ({"more": '[kafka]\n"ssl.providers" = "secret"'}, "kafka.ssl.providers: it loads code"),
+    ({"more": '[settings]\nstate_provider = "secret:Provider"'}, "settings.state_provider: a class is code"),
     ({"top": 'varient = "state"'}, "varient: unknown (did you mean 'variant'?)"),
     ({"top": "parallelism = 0"}, "parallelism: expected at least 1, got 0"),
     ({"left": "lag = 5"}, 'left.lag: expected a duration such as "10 min" (units: us, ms, s, min, h, d), got 5'),
@@ -156,16 +156,16 @@ ONE = [
     ({"more": DELTA + 'unmatched_left = "joined"'}, "sink.unmatched_left: 'joined' has other results already"),
     ({"more": DELTA + 'unmatched_left = "Joined"'}, "sink: tables 'joined' and 'Joined' differ only in case"),
     ({"more": '[sink]\ntype = "kafka"'}, "sink.name: missing"),
-    ({"more": DELTA + 'key = "ad"'}, "sink: key: rows of a table have none; it is for type = 'kafka'"),
+    ({"more": DELTA + 'key = "ad"'}, "sink.key: rows of a table have none; it is for type = 'kafka'"),
     (
         {"more": '[sink]\ntype = "kafka"\nname = "joined"\nkey = "add"'},
-        "sink: key: the results have no field 'add' (did you mean 'ad'?)",
+        "sink.key: the results have no field 'add' (did you mean 'ad'?)",
     ),
     ({"more": '[sink]\ntype = "kafka"\nname = "views"'}, "sink: the join reads topic 'views', so it cannot write to"),
     ({"more": '[sink]\ntype = "kafka"\nname = "a b"'}, "sink.name: expected a topic, at most 249 letters"),
-    ({"more": '[kafka]\n"group.id" = "g"'}, "kafka: the client setting 'group.id' is txstorm's own"),
-    ({"more": '[kafka]\n"bootstrap.servers" = "h:1"'}, "kafka: bootstrap.servers: give the brokers as servers"),
-    ({"more": '[kafka]\n"sasl.pasword" = "x"'}, "kafka: the client settings"),
+    ({"more": '[kafka]\n"group.id" = "g"'}, "kafka.group.id: the client setting 'group.id' is txstorm's own"),
+    ({"more": '[kafka]\n"bootstrap.servers" = "h:1"'}, "kafka.bootstrap.servers: give the brokers as servers"),
+    ({"more": '[kafka]\n"sasl.pasword" = "x"'}, "kafka.sasl.pasword: the client settings"),
     ({"more": "[settings]\non_eror = 1"}, "settings: unknown setting 'on_eror' (did you mean 'on_error'?)"),
     ({"more": '[kafka]\n"sasl.password" = "$NO_SUCH"'}, "kafka.sasl.password: the environment variable NO_SUCH is not"),
 ]
@@ -196,8 +196,13 @@ def test_settings_that_load_code_are_refused_before_a_client_is_made(tmp_path: P
 def test_faults_do_not_hide_each_other(tmp_path: Path):
     changes = {'key = "view"': 'key = ["vew", "add", "ad", "ad"]', "127.0.0.1:9092": "kafka"}
     client = '[kafka]\n"group.id" = "g"\n"sasl.pasword" = "secret"\n"security.protocol" = "secret"'
+    names = "group.id", "sasl.pasword", "security.protocol"
     found = faults(tmp_path, changes=changes, more=client)
-    assert [fault.split(":")[0] for fault in found] == ["servers"] + ["left.key"] * 3 + ["kafka"] * 3
+    assert [fault.split(":")[0] for fault in found] == [
+        "servers",
+        *["left.key"] * 3,
+        *(f"kafka.{name}" for name in names),
+    ]
     assert not any("secret" in fault for fault in found)
     found = faults(tmp_path, changes={'ad = "str"': '_a = "str", "" = "str", partition = "str"'})
     assert [fault.split(":")[0] for fault in found] == ["left.fields"] * 3
@@ -218,10 +223,10 @@ def test_faults_of_a_store_and_options_that_its_variant_does_not_have(tmp_path: 
         join='how = "full"',
         more='[store]\nurl = "redis://h"\nretain = "1 h"\n[sink]\nname = "n"\nunmatched_right = "u"',
     )
-    assert [fault.split(":")[0] for fault in wrong] == ["join", "store", "sink"]
+    assert [fault.split(":")[0] for fault in wrong] == ["join", "store.url", "sink"]
     for variant, store, expected in [
-        ("redis", 'url = "redis://h"\ntoken = "t"', "store: token: it is for variant = 'rest'"),
-        ("rest", 'url = "http://h"\nprefix = "p"', "store: prefix: it is for variant = 'redis'"),
+        ("redis", 'url = "redis://h"\ntoken = "t"', "store.token: it is for variant = 'rest'"),
+        ("rest", 'url = "http://h"\nprefix = "p"', "store.prefix: it is for variant = 'redis'"),
         ("rest", 'url = "http://h/?password=secret"', "store: join store: URL 'http://h/?…': it has a query"),
         ("redis", 'url = "redis://h/?password=a@secret"', "store: Redis: URL 'redis://…'"),
         ("redis", 'url = "redis://u:secret@h:one"', "store: Redis: URL 'redis://…@h:one'"),
@@ -234,7 +239,7 @@ def test_faults_of_a_store_and_options_that_its_variant_does_not_have(tmp_path: 
 def test_bounds_that_a_store_cannot_have_and_keys_that_can_never_match(tmp_path: Path):
     parts = {"top": 'variant = "redis"', "right": 'id = "click"', "more": '[store]\nurl = "redis://h"\nretain = "1 h"'}
     (fault,) = faults(tmp_path, changes={'before = "0 s"': 'before = "61 min"'}, **parts)
-    assert fault.startswith("store: retain: right rows would expire before the left rows")
+    assert fault.startswith("store.retain: right rows would expire before the left rows")
     read(tmp_path, changes={'before = "0 s"': 'before = "60 min"'}, **parts)
     wrong = "\n".join(faults(tmp_path, changes={'key = "view"': 'key = "ad"'}))
     assert "right: key ['view'] has the types ['int'], that of left ['ad'] has" in wrong

@@ -168,7 +168,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_text("id,at,shop,amount,b\n1,2026-05-01T12:00:00Z,a,2.5,true\n")
     pq.write_table(
-        pa.table({"id": [1], "l": [[{"a": Decimal("1.5")}]], "c d": ["a"], "m": pa.array([[("a", 1)]], MAP)}),
+        pa.table({"id": [1], "l": [[{"a": Decimal("1.5")}]], "c d": ["a"], "m": pa.array([[("a", [1])]], MAP)}),
         "s.parquet",
     )
     write_deltalake("shops", pa.table({"name": ["a"], "city": ["Oslo"]}))
