@@ -23,6 +23,13 @@ for ops in in_commits([done, *beside]) if beside else (done,):
 """,
     ),
     Mutant(
+        "requests_outlive_the_run_they_were_for",
+        "Books.raise_epoch",
+        "() if self.ledger.get(names.REQUEST) is None else (no_request(None),)",
+        "()",
+        "tests/recovery/lifecycle/test_life_cycle.py::test_a_request_to_a_run_that_has_ended_does_not_reach_the_next_one",
+    ),
+    Mutant(
         "ledger_without_epoch_guard",
         "Books.raise_epoch",
         "[Check(names.EPOCH, expect + 1)]",
