@@ -34,7 +34,7 @@ def test_what_is_committed_under_faults_is_what_the_model_says(kind):
 
 
 def test_everything_befalls_the_worlds():
-    counts = simulate(80, SEED, kind="stateful_world:StatefulWorld").faults
+    counts = simulate(80, SEED, first=140, kind="stateful_world:StatefulWorld").faults
     expected = (
         *(kinds.CRASH, kinds.FAILED, kinds.LOST, kinds.PAUSE, kinds.HANGS, kinds.BATCH, kinds.RIVAL, kinds.STANDBY),
         *(kinds.STOP, kinds.INACTIVE, kinds.REWIND, kinds.POWER, kinds.SAVEPOINT, kinds.AWAY, kinds.REFUSED),

@@ -14,7 +14,7 @@ from txstorm.stateful.providers import configured_provider, open_state
 from txstorm.testing import CheckFailed, check_state_provider
 
 
-def test_states_in_memory_keep_all_rules_and_commit_only_what_the_same_object_has_prepared():
+def test_states_in_memory_keep_all_rules_and_commit_only_what_the_same_object_has_prepared():  # W32
     check_state_provider(MemoryStateProvider)
     provider = MemoryStateProvider()
     one, other = (provider.new_state("counts") for _ in range(2))

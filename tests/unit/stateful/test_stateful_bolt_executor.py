@@ -55,7 +55,7 @@ def test_calls_come_in_storms_order_and_spelling_once_the_state_is_there():
     assert run.calls[1:] == [("init_state",), ("execute", "cat"), ("execute", "dog")]
 
 
-def test_a_message_is_acted_on_once_all_inputs_sent_it_and_old_and_second_ones_are_ignored():
+def test_a_message_is_acted_on_once_all_inputs_sent_it_and_old_and_second_ones_are_ignored():  # W34
     run = executor(inputs=3)
     assert [run.init_state(-1, i) for i in (0, 2, 0, 2, 1)] == ["waiting"] * 4 + ["acked"]
     assert [run.prepare(0, i) for i in (0, 1, 2)] == ["waiting", "waiting", "acked"]

@@ -31,7 +31,7 @@ def inputs_of(declare):
 
 
 def test_the_topology_of_the_design_is_built_by_marker_or_set_committer_bolt_and_sorted():
-    """The word-count topology of the design document has the expected components (T18, T20)."""
+    """The word-count topology of the design document has the expected components (T18, T20, T24)."""
     topology = word_count()
     found = [(one.id, one.kind, one.parallelism) for one in topology.components]
     assert found == [("lines", "spout", 2), ("split", "basic", 2), ("partial", "batch", 2), ("counts", "committer", 2)]

@@ -116,7 +116,7 @@ def test_faults_of_one_bolt(bolt, sentence):
     assert sentence in only_fault(with_bolt(bolt))
 
 
-def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique_whatever_their_case():
+def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique_whatever_their_case():  # item 42
     made = builder()
     for _ in range(3):
         made.set_bolt("a", Split()).shuffle_grouping("lines")
