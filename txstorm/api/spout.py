@@ -58,6 +58,13 @@ class SpoutCoordinator(StormNames):
         """
         return None
 
+    def is_at_hand(self, metadata: Any) -> bool:
+        """Return whether the batch of a transaction planned by an earlier run can be read now; asked until it can.
+
+        False is for sources that hand over their batches themselves, and do so again after a restart.
+        """
+        return True
+
     def latest(self) -> Any:
         """Return the current end of the source, as a mark for `reached`; None if the source cannot tell."""
         return None
