@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,7 +32,8 @@ _CURES = {
     "variant": "select to_json(column)",
     **dict.fromkeys(("char", "varchar"), "declare STRING"),
 }
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
+_BACKQUOTED, _WORD, _TEXT, _MARK = 1, 2, 3, 4
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|((?:'(?:[^'\\]|\\.)*')+|(?:\"(?:[^\"\\]|\\.)*\")+)|([<>(),:]))")
 
 
 class FrameColumn(NamedTuple):
@@ -89,17 +90,17 @@ class _Reader:
             if name.lower() in seen:
                 raise self.fault(f"{name!r} is declared twice; Spark does not tell upper from lower case")
             seen.add(name.lower())
-            self._taken(":")
+            self._taken(_MARK, ":")
             yield name, self._type(name)
-            if self._word("not") and not self._word("null"):
+            if self._taken(_WORD, "not") and not self._taken(_WORD, "null"):
                 raise self._expected("NULL after NOT")
-            if self._word("comment"):
-                self._token()
-            if not self._taken(","):
+            if self._taken(_WORD, "comment") and not self._taken(_TEXT):
+                raise self._expected("a text in quotes")
+            if not self._taken(_MARK, ","):
                 break
-        if end and not self._taken(end):
-            raise self._expected(f"{end!r}")
-        if not end and self._text[self._at :].strip():
+        if end:
+            self._require(end)
+        elif self._text[self._at :].strip():
             raise self._expected("',' or the end")
 
     def _type(self, column: str) -> FrameColumn:
@@ -112,11 +113,12 @@ class _Reader:
                 )
             return FrameColumn(f"decimal({digits},{places})", pa.decimal128(digits, places))
         if name == "array":
-            item = self._nested(lambda: self._type(column))
+            self._require("<")
+            item = self._type(column)
+            self._require(">")
             return FrameColumn(f"array<{item.spark}>", pa.list_(item.arrow))
         if name == "struct":
-            if not self._taken("<"):
-                raise self._expected("'<'")
+            self._require("<")
             parts = dict(self.fields(end=">"))
             text = ",".join(f"{_written(part)}:{one.spark}" for part, one in parts.items())
             return FrameColumn(f"struct<{text}>", pa.struct([(part, one.arrow) for part, one in parts.items()]))
@@ -127,50 +129,34 @@ class _Reader:
         why = f"has no values in Python; {cure}" if cure else f"is unknown; known are {known}"
         raise self.fault(f"column {column!r}: type {name} {why}")
 
-    def _nested(self, read: Callable[[], FrameColumn]) -> FrameColumn:
-        if not self._taken("<"):
-            raise self._expected("'<'")
-        found = read()
-        if not self._taken(">"):
-            raise self._expected("'>'")
-        return found
-
     def _numbers(self) -> tuple[int, int] | None:
-        if not self._taken("("):
+        if not self._taken(_MARK, "("):
             return None
         numbers = [self._name()]
-        if self._taken(","):
+        if self._taken(_MARK, ","):
             numbers.append(self._name())
-        if not self._taken(")") or not all(number.isdigit() for number in numbers):
+        if not self._taken(_MARK, ")") or not all(number.isdigit() for number in numbers):
             raise self._expected("one or two numbers in parentheses")
         return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
 
     def _name(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or not (found[1] or found[2]):
+        if (quoted := self._taken(_BACKQUOTED)) is not None:
+            return quoted.replace("``", "`")
+        if (word := self._taken(_WORD)) is None:
             raise self._expected("a name")
-        self._at = found.end()
-        return found[1].replace("``", "`") if found[1] else found[2]
+        return word
 
-    def _word(self, word: str) -> bool:
+    def _taken(self, kind: int, wanted: str | None = None) -> str | None:
+        """Consume and return the next token if it is of this kind, and the `wanted` one; else return None."""
         found = _TOKEN.match(self._text, self._at)
-        if found is None or (found[2] or "").lower() != word:
-            return False
+        if found is None or found[kind] is None or (wanted is not None and found[kind].lower() != wanted):
+            return None
         self._at = found.end()
-        return True
+        return found[kind]
 
-    def _taken(self, mark: str) -> bool:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found[4] != mark:
-            return False
-        self._at = found.end()
-        return True
-
-    def _token(self) -> None:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or not found[3]:
-            raise self._expected("a text in quotes")
-        self._at = found.end()
+    def _require(self, mark: str) -> None:
+        if self._taken(_MARK, mark) is None:
+            raise self._expected(f"{mark!r}")
 
     def _expected(self, what: str) -> SettingError:
         rest = self._text[self._at :].strip()

@@ -173,7 +173,7 @@ class TransactionalSpout(Component):
         live: whether its rows arrive as they come into being; False: time behind is not shown for what it feeds.
     """
 
-    opaque: ClassVar[bool] = False
+    opaque: bool = False
     kept_rows: Kept | None = None
     live: bool = True
     storm_names: ClassVar[Mapping[str, str]] = {

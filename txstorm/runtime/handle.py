@@ -221,7 +221,8 @@ class RunHandle:
             undecided = None if planned is None or planned.get("skipped") else planned["meta"]
             return last, None if committed is None else committed["meta"], undecided
 
-        return self._asked(found)
+        standing: tuple[int, Any, Any] = self._asked(found)
+        return standing
 
     def forget_plan(self, txid: int) -> None:
         """Forget the plan of an undecided txid, so that it is planned anew; its batch must have had no effect."""

@@ -98,10 +98,11 @@ def _option(offset: Any) -> str:
 def _another(committed: Any, query: str) -> str:
     if committed is None:
         return f"the topology has a batch of query {query}; was the checkpoint deleted?"
+    after = begin_at(committed["offsets"])
     return (
         f"the last committed one is batch {committed['batch']} of query {committed['query']}; was the checkpoint "
-        f"deleted? Continue with its checkpoint, or begin the new query after it ({begin_at(committed['offsets'])}) and pass "
-        "adopt=True, which takes the new query's first batch as the next one"
+        f"deleted? Continue with its checkpoint, or begin the new query after it ({after}) and pass adopt=True, which "
+        "takes the new query's first batch as the next one"
     )
 
 
