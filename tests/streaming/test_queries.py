@@ -1,24 +1,23 @@
 """Real streaming queries that feed topologies: failures at each point, batches that come again, stops, refusals."""
 
 import json
-import shutil
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from recovery_cases import eventually
+from lakes import COLUMNS, Lake, rows
+from recovery_cases import ends, eventually, killed
 
-from txstorm import TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
+from txstorm import BasicBolt, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
 from txstorm.bolts import SumByKey
 from txstorm.errors import HeldError, InputError, SettingError, SpoutError
 from txstorm.operations.lifecycle import kill
-from txstorm.results.read import read_sink, read_state
+from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout, StreamSpout
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-COLUMNS = "country STRING, cents BIGINT"
 FILES = 5
 POINTS = (
     "p1.before",
@@ -32,63 +31,6 @@ POINTS = (
     "p8.before",
 )
 """Fault points, in the driver, of a transaction."""
-
-
-def rows(number: int) -> list[dict]:
-    return [{"country": "abc"[(n * number) % 3], "cents": n + number} for n in range(number + 2)]
-
-
-class Lake:
-    """A directory of files, each of which is a batch, and topologies over them."""
-
-    def __init__(self, spark, place: Path) -> None:
-        self.spark, self.place, self.data_dir = spark, place / "lake", place / "data"
-        self.place.mkdir()
-        self.checkpoint = self.data_dir / "checkpoint"
-
-    def add(self, *numbers: int) -> None:
-        for number in numbers:
-            hidden = self.place / f".{number}"
-            hidden.write_text("".join(json.dumps(row) + "\n" for row in rows(number)))
-            hidden.rename(self.place / f"{number}.json")
-
-    def stream(self, columns: str = COLUMNS):
-        return self.spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(str(self.place))
-
-    def topology(self, **spout):
-        builder = TransactionalTopologyBuilder("orders", "orders", StreamSpout(COLUMNS, **spout), 2)
-        builder.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("orders", ["country"])
-        builder.set_bolt("rows", DeltaSink("rows", {"country": str, "cents": int}), 2).shuffle_grouping("orders")
-        return builder.set_settings({"max_retries": 0}).build_topology()
-
-    def query(self, **options):
-        """Run a query over what there is; return Spark's query, which has ended, and the function."""
-        function = foreach_batch(self.topology(), data_dir=self.data_dir, **options)
-        query = write_stream(self.stream(), function).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        except Exception as error:  # noqa: BLE001 - of Spark, with the text of ours
-            return str(error), function
-        eventually(lambda: not function.handle.isActive)
-        return "", function
-
-    def begin_anew(self, after: int) -> None:
-        """Delete the checkpoint, and the files up to `after`, which another query must not read again."""
-        shutil.rmtree(self.checkpoint)
-        for number in range(1, after + 1):
-            (self.place / f"{number}.json").unlink()
-
-    def check(self, upto: int) -> None:
-        """Each row of the files counts once."""
-        found = [row for number in range(1, upto + 1) for row in rows(number)]
-        kept = read_sink(self.data_dir, "rows").to_pylist()
-        assert Counter((row["country"], row["cents"]) for row in kept) == Counter(
-            (row["country"], row["cents"]) for row in found
-        )
-        sums = Counter()
-        for row in found:
-            sums[row["country"]] += row["cents"]
-        assert {row["country"]: row["cents"] for row in read_state(self.data_dir, "sums").to_pylist()} == sums
 
 
 @pytest.fixture
@@ -123,6 +65,47 @@ def test_a_decided_batch_that_comes_again_has_no_effect(lake):
     assert [json.loads(row["extents"])["meta"]["batch"] for row in history] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("opaque", [True, False])
+def test_an_undecided_batch_that_comes_again_with_other_rows(lake, opaque):
+    lake.add(1, 2)
+    faults.arm("p6.before:raise:2")
+    assert "injected" in lake.query(opaque=opaque)[0]
+    faults.arm("")
+    with (lake.place / "2.json").open("a") as file:
+        file.write(json.dumps({"country": "a", "cents": 100}) + "\n")
+    error, _ = lake.query(opaque=opaque)
+    if opaque:
+        assert error == ""
+        assert Counter(row["cents"] for row in read_sink(lake.data_dir, "rows").to_pylist())[100] == 1
+    else:
+        assert "txid 2: the spout emitted another batch" in error
+        lake.check(1)
+
+
+def test_a_stateful_stream_keeps_its_state_when_a_batch_comes_again(lake):
+    def grouped():
+        return lake.stream().groupBy("country").agg({"cents": "sum"}).toDF("country", "cents")
+
+    def go():
+        function = foreach_batch(lake.topology(), data_dir=lake.data_dir)
+        write_stream(grouped(), function).outputMode("update").trigger(availableNow=True).start().awaitTermination()
+        return function
+
+    lake.add(1, 2)
+    go()
+    for gone in (lake.checkpoint / "commits" / "1", lake.checkpoint / "commits" / ".1.crc"):
+        gone.unlink(missing_ok=True)
+    for gone in lake.checkpoint.glob("state/0/*/2.*"):
+        gone.unlink()  # as if Spark had lost what it kept of that batch
+    lake.add(3)
+    assert go().skipped == 1
+    sums = Counter()
+    for number in (1, 2, 3):
+        for row in rows(number):
+            sums[row["country"]] += row["cents"]
+    assert dict(sums) == lake.newest()
+
+
 def test_another_query_is_refused_until_it_is_adopted(lake):
     lake.add(1, 2)
     assert lake.query()[0] == ""
@@ -135,25 +118,35 @@ def test_another_query_is_refused_until_it_is_adopted(lake):
     lake.check(3)
 
 
-def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_half_done(lake):
+class Slow(BasicBolt):
+    """Passes tuples on; with 5 cents it takes a minute, and leaves a file that says so."""
+
+    fields = ("country", "cents")
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def execute(self, tup, collector):
+        if tup["cents"] == 5:
+            Path(self.note).touch()
+            time.sleep(60)
+        collector.emit(*tup.values)
+
+
+def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_half_done(lake, tmp_path):
     lake.add(1, 2)
-
-    class Slow(SumByKey):
-        def finish_batch(self):
-            if self.attempt.txid == 2:
-                (lake.data_dir / "at-work").touch()
-                time.sleep(60)
-            super().finish_batch()
-
     builder = TransactionalTopologyBuilder("orders", "orders", StreamSpout(COLUMNS), 2)
-    builder.set_bolt("sums", Slow("country", "cents", "sums"), 2).fields_grouping("orders", ["country"])
-    query = write_stream(lake.stream(), builder.build_topology(), data_dir=lake.data_dir).start()
-    eventually((lake.data_dir / "at-work").exists)
+    builder.set_bolt("slow", Slow(str(tmp_path / "at-work")), 2).shuffle_grouping("orders")
+    builder.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("slow", ["country"])
+    function = foreach_batch(builder.build_topology(), data_dir=lake.data_dir)
+    query = write_stream(lake.stream(), function).start()
+    eventually((tmp_path / "at-work").exists)
     before = time.monotonic()
     query.stop()
-    assert time.monotonic() - before < 20
-    assert lake.query()[0] == ""
-    lake.check(2)
+    assert time.monotonic() - before < 30
+    eventually(lambda: not function.handle.isActive)
+    assert function.handle.committed == 1
+    assert not (lake.checkpoint / "commits" / "1").exists()
 
 
 def test_kill_ends_the_query_and_a_stop_gives_the_lease_back(lake):
@@ -201,3 +194,18 @@ def test_what_cannot_feed_a_topology_is_refused(lake, tmp_path):
     refused(lambda: foreach_batch(topology, **options), "expected 1", SettingError)
     stream = lake.stream("country STRING, cents INT")
     refused(lambda: write_stream(stream, topology, data_dir=tmp_path / "q"), "'cents' is int, expected bigint")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("point", "tables"), [(point, 1 + 2 * (n % 2)) for n, point in enumerate((*POINTS, "p8.after"))]
+)
+def test_killed_at_any_point_and_started_twice(tmp_path, point, tables):
+    """After ``p8.after`` the transaction is complete, and Spark has not written its commit log."""
+    lake = Lake(None, tmp_path)
+    lake.add(*range(1, FILES + 1))
+    arguments = (tmp_path, tables)
+    killed(f"{point}:kill:3", *arguments, scenario="streamed")
+    killed("p7.1.written:kill:1", *arguments, scenario="streamed")
+    ends(*arguments, scenario="streamed")
+    lake.check(FILES, tables)

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -227,14 +228,15 @@ class BatchFunction:
             self.handle.forget_plan(txid + 1)
         offers.batch = batch
         try:
-            self.handle.processAllAvailable()
-        except StoppedError:
-            self._ended(batch)
+            with suppress(StoppedError):
+                self.handle.processAllAvailable()
+                return
         finally:
             offers.batch = None
+        self._check_decided(batch)
 
-    def _ended(self, batch: StreamBatch) -> None:
-        """Return if the run has ended with `batch` as its last decided transaction; else raise why it is not."""
+    def _check_decided(self, batch: StreamBatch) -> None:
+        """Return if the run, which was stopped, has decided `batch`; else raise why it has not."""
         self.handle.awaitTermination()
         _, committed, _ = self.handle.standing()
         if batch.is_of(committed):
