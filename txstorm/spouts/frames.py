@@ -119,7 +119,7 @@ class StreamSpout(FrameSpout):
 
     @property
     def offers(self) -> _Offers:
-        """What the query hands over; only in the process of the driver."""
+        """Batches of the query; only in the process of the driver."""
         if self._offers is None:
             msg = "stream spout: its batches are in the driver's process; this is a copy sent to a worker"
             raise SpoutError(msg)

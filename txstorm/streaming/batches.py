@@ -1,4 +1,4 @@
-"""Which batch of a streaming query is which: decides what is done with a batch that Spark hands over."""
+"""Order of the batches of a streaming query: which of them is the next transaction, and which came before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txstorm.spouts.frames import StreamBatch
 
 
 class Verdict(Enum):
-    """What is done with a batch.
+    """Verdict on a batch.
 
     - `NEXT`: it is the next transaction.
     - `AGAIN`: the transaction that was planned for it, and is not decided, is processed once more.
