@@ -66,9 +66,11 @@ if TYPE_CHECKING:
     from txstorm.results.spark_views import register_views
     from txstorm.results.views import StateView
     from txstorm.runtime.run import run
+    from txstorm.spouts.frames import FrameSpout
     from txstorm.state.external.memory import MemoryBackend
     from txstorm.stateful.bolt import BaseStatefulBolt, StatefulBolt
     from txstorm.stateful.windowed import BaseStatefulWindowedBolt, StatefulWindowedBolt
+    from txstorm.streaming.query import foreach_batch, write_stream
     from txstorm.topology.builder import TransactionalTopologyBuilder
     from txstorm.topology.graph import Topology
     from txstorm.windows.aggregates.aggregate import WindowAggregate
@@ -101,6 +103,9 @@ _HOME = {
     "NOT_READY": "txstorm.api.spout",
     "CommitterEmitter": "txstorm.api.spout",
     "CommitterTransactionalSpout": "txstorm.api.spout",
+    "FrameSpout": "txstorm.spouts.frames",
+    "foreach_batch": "txstorm.streaming.query",
+    "write_stream": "txstorm.streaming.query",
     "Emitter": "txstorm.api.spout",
     "OpaquePartitionedCoordinator": "txstorm.api.spout",
     "OpaquePartitionedEmitter": "txstorm.api.spout",

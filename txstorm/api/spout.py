@@ -58,6 +58,13 @@ class SpoutCoordinator(StormNames):
         """
         return None
 
+    def is_at_hand(self, metadata: Any) -> bool:
+        """Return whether the batch of a transaction planned by an earlier run can be read now; asked until it can.
+
+        False is for sources that hand over their batches themselves, and do so again after a restart.
+        """
+        return True
+
     def latest(self) -> Any:
         """Return the current end of the source, as a mark for `reached`; None if the source cannot tell."""
         return None
@@ -166,7 +173,7 @@ class TransactionalSpout(Component):
         live: whether its rows arrive as they come into being; False: time behind is not shown for what it feeds.
     """
 
-    opaque: ClassVar[bool] = False
+    opaque: bool = False
     kept_rows: Kept | None = None
     live: bool = True
     storm_names: ClassVar[Mapping[str, str]] = {

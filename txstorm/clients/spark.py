@@ -82,6 +82,18 @@ def _existing_session() -> Any:
     return SparkSession.builder.getOrCreate()  # type: ignore[attr-defined,unused-ignore]
 
 
+def active_session() -> Any:
+    """Return the session of this thread or process; raise `InputError` if there is none."""
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession() or _existing_session()
+    if session is None:
+        msg = "there is no Spark session; create one first (SparkSession.builder…getOrCreate())"
+        raise InputError(msg)
+    return session
+
+
 sessions = Sessions()
 
 

@@ -20,6 +20,10 @@ SOURCE = "source"
 """In `TxidInput.divert`: the batch as a whole is a dead letter; nothing of it is emitted."""
 
 
+BATCH = "batch"
+"""Name, among the digests of a txid, of that of a batch whose rows have no order; tasks report their shares of it."""
+
+
 LIMIT = "limit"
 """`ErrorRow.kind` of a batch that has too many dead letters."""
 
@@ -31,7 +35,8 @@ class TxidInput:
     Attributes:
         document: the spout document created by the planner.
         stamp: processing time in UTC microseconds.
-        payload: rows shipped with the batch, for sources held in the driver's memory.
+        payload: rows shipped with the batch, for sources held in the driver's memory; of a frame spout, in the driver,
+            a function of the Spark session that returns the DataFrame, and in a task the task's record batches.
         divert: kinds of errors that lead to dead letters instead of failing the batch. With ``failed`` or ``other``,
             tuples whose handling fails with an error of that kind become dead letters; with `SOURCE`, the whole input
             does. Empty: any failure fails the batch.

@@ -78,6 +78,7 @@ class Program:
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
         spread: committer → its tables, for the committers whose large transactions a job can commit.
         live: the components that tuples of a live source reach.
+        frames: type of each column, as Spark writes it, of a spout whose batches are DataFrames; None for others.
     """
 
     topology: str
@@ -89,6 +90,7 @@ class Program:
     spill_dir: str | None = None
     spread: Mapping[str, Tables] = field(default_factory=dict)
     live: frozenset[str] = frozenset()
+    frames: Mapping[str, str] | None = None
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
         """The edges that leave `component`."""
@@ -165,7 +167,14 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         spill_dir=spill_dir,
         spread=commit_job_tables(plan),
         live=_live(topology),
+        frames=_frames(topology.spout.object),
     )
+
+
+def _frames(spout: Any) -> Mapping[str, str] | None:
+    if not getattr(spout, "frames", False):
+        return None
+    return {name: column.spark for name, column in spout.columns.items()}
 
 
 def _live(topology: Topology) -> frozenset[str]:

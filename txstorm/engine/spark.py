@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from txstorm.api.context import WorkProgress
 from txstorm.clients import spark as client
+from txstorm.engine import frames
 from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.local import LocalEngine
@@ -151,8 +153,12 @@ class SparkEngine:
         assert self._program is not None
         program, shipped = self._program, self._shipped_program()
 
+        light = (
+            replace(pack, inputs=tuple(replace(one, payload=None) for one in pack.inputs)) if program.frames else pack
+        )
+
         def frame() -> Any:
-            return self._frame(program, lambda level: stage_function(shipped, pack, level))
+            return self._frame(program, lambda level: stage_function(shipped, light, level), pack)
 
         return gather(program, pack, self._collected(frame, group))
 
@@ -189,10 +195,17 @@ class SparkEngine:
             return InputError(message)
         return EngineError(client.explain_failure(error))
 
-    def _frame(self, program: Program, function: Callable[[int], StageFunction]) -> Any:
-        """Build the data frame of all stages; `function` returns the function of a stage."""
+    def _frame(self, program: Program, function: Callable[[int], StageFunction], pack: Pack | None = None) -> Any:
+        """Build the data frame of all stages; `function` returns the function of a stage.
+
+        `pack`: the inputs of a frame spout are read.
+        """
         rows = client.cargo_type(*SCHEMA.names)
-        frame = self._session.range(0, program.stages[0].tasks, 1, program.stages[0].tasks)
+        tasks = program.stages[0].tasks
+        if program.frames is None or pack is None:
+            frame = self._session.range(0, tasks, 1, tasks)
+        else:
+            frame = frames.together(self._session, pack, program.frames, tasks)
         for stage in program.stages:
             if stage.level > 0:
                 frame = client.exchange(frame, stage.tasks, "target")
@@ -234,8 +247,12 @@ def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
-        task, arrived = _read(batches, level)
-        sent = StageTask(program, level, task, pack).run(arrived)
+        if level == 0 and program.frames is not None:
+            task, arrived = client.partition_index(), list[Cargo]()
+            given = frames.with_rows(pack, batches)
+        else:
+            (task, arrived), given = _read(batches, level), pack
+        sent = StageTask(program, level, task, given).run(arrived)
         yield from _write(program, level, task, sent)
 
     return run

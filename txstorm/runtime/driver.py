@@ -320,6 +320,8 @@ class Driver:
         over = self._draining and not command.replay and not self._system.waiting
         if over or self._gate.past(txid) or self._input_ended(txid) or self._clock_holds(command):
             return ev.NotReady(txid)
+        if command.replay and not self._planning.is_at_hand(txid):
+            return ev.NotReady(txid)
         asked = not self._system.asked and self._may_read(txid, replay=command.replay)
         try:
             read = asked and self._planning.plan(txid, replay=command.replay)

@@ -207,6 +207,37 @@ class RunHandle:
             except CancelledError:
                 self._raise()
 
+    def standing(self) -> tuple[int, Any, Any]:
+        """Return the last committed txid, its spout metadata, and that of the txid planned after it (None: none is).
+
+        Only of a driver-planned spout; the metadata of a system transaction are those of the last batch before it. Once
+        the run has ended, it is what held then.
+        """
+        planning = self._session.planning
+
+        def found() -> tuple[int, Any, Any]:
+            last = self._driver.state.currtx - 1
+            committed, planned = (planning.document(txid) for txid in (last, last + 1))
+            undecided = None if planned is None or planned.get("skipped") else planned["meta"]
+            return last, None if committed is None else committed["meta"], undecided
+
+        standing: tuple[int, Any, Any] = self._asked(found)
+        return standing
+
+    def forget_plan(self, txid: int) -> None:
+        """Forget the plan of an undecided txid, so that it is planned anew; its batch must have had no effect."""
+        self._asked(lambda: self._session.planning.drop(txid))
+
+    def _asked(self, question: Callable[[], Any]) -> Any:
+        """Ask on the driver thread or, once the run has ended, here."""
+        answer = self._driver.ask(question)
+        while self.isActive:
+            try:
+                return self._session.lanes.result(answer, 0.2)
+            except FutureTimeout:
+                continue
+        return answer.result(0) if answer.done() else question()
+
     def stop(self, *, drain: bool = False) -> None:
         """Stop the run and wait for its end; with `drain`, commit everything in flight first.
 

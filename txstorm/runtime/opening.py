@@ -27,7 +27,7 @@ from txstorm.engine.program import Program, program_of
 from txstorm.engine.spill import sweep_spilled
 from txstorm.engine.task.collector import Observe
 from txstorm.engine.task.commit_phase import CommitRun
-from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError, SettingError
+from txstorm.errors import AwayError, BlockedError, DataDirectoryError, InputError, SettingError, SpoutError
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import ZOOKEEPER, LedgerSpec, record_ledger
@@ -191,7 +191,7 @@ def open_session(
     """
     start = Start(topology, engine, data_dir, options, monitor, sleep)
     check_directory(data_dir)
-    check_spout(topology.spout.object, list_states(data_dir))
+    _check_source(topology, engine, data_dir)
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # only checks that it is writable, before any side effect
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
@@ -229,6 +229,14 @@ def open_session(
         if end is not error:
             raise end from error
         raise
+
+
+def _check_source(topology: Topology, engine: Engine, data_dir: Path) -> None:
+    """Raise `SpoutError` if the engine cannot run the spout, or its source is unusable."""
+    if getattr(topology.spout.object, "frames", False) and engine.name != "spark":
+        msg = f"spout {topology.spout.id!r} emits DataFrames: it needs engine='spark', got {engine.name!r}"
+        raise SpoutError(msg)
+    check_spout(topology.spout.object, list_states(data_dir))
 
 
 def _empty_spill(directory: Path, books: Books) -> None:

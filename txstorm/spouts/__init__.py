@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from txstorm.spouts.files.spout import FileSpout
+from txstorm.spouts.frames import FrameSpout, StreamSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.spouts.rate import RateSpout
 
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Avro",
     "FileSpout",
+    "FrameSpout",
     "MemoryTransactionalSpout",
     "OpaqueMemoryTransactionalSpout",
     "OpaqueTransactionalKafkaSpout",
     "RateSpout",
+    "StreamSpout",
     "TransactionalKafkaSpout",
 ]
 

@@ -39,6 +39,7 @@ from txstorm.api.spout import (
 )
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
+from txstorm.spouts.frames import FrameSpout
 from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
 from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
 from txstorm.user_code import copied, misfits
@@ -62,6 +63,8 @@ def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
 def _planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
         chosen = _fitting(spout.coordinator(context), SpoutCoordinator, context)
+        if isinstance(spout, FrameSpout):
+            return _FramePlanner(chosen, context.component, spout)
         return _DriverPlanner(chosen, context.component, spout.opaque)
     if isinstance(spout, PartitionedTransactionalSpout):
         return _PartitionedPlanner(
@@ -156,6 +159,7 @@ class _DriverPlanner(SpoutPlanner):
         self._ships = _overridden(coordinator, SpoutCoordinator.payload)
         self._tells = _overridden(coordinator, SpoutCoordinator.caught_up)
         self._listens = _overridden(coordinator, SpoutCoordinator.committed)
+        self._waits = _overridden(coordinator, SpoutCoordinator.is_at_hand)
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
         if not replay and not self._coordinator.is_ready():
@@ -193,6 +197,12 @@ class _DriverPlanner(SpoutPlanner):
         with calling(self._component, "payload()"):
             return self._coordinator.payload(_meta(document))
 
+    def is_at_hand(self, document: Any) -> bool:
+        if not self._waits or document.get("skipped"):
+            return True
+        with calling(self._component, "is_at_hand()"):
+            return bool(self._coordinator.is_at_hand(_meta(document)))
+
     def latest(self) -> Any:
         with calling(self._component, "latest()"):
             return copied(self._coordinator.latest())
@@ -224,6 +234,17 @@ class _DriverPlanner(SpoutPlanner):
 
     def close(self) -> None:
         self._coordinator.close()
+
+
+class _FramePlanner(_DriverPlanner):
+    """Planner of a frame spout; the payload of a txid is a function of a session that returns its DataFrame."""
+
+    def __init__(self, coordinator: SpoutCoordinator, component: str, spout: FrameSpout) -> None:
+        super().__init__(coordinator, component, spout.opaque)
+        self._spout = spout
+
+    def payload(self, document: Any) -> Any:
+        return lambda session: self._spout.frame(session, _meta(document))
 
 
 class _TaskPlanner(SpoutPlanner):

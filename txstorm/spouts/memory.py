@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
@@ -100,7 +100,7 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
     planned.
     """
 
-    opaque: ClassVar[bool] = True
+    opaque: bool = True
 
     def set_disabled(self, partition: int, disabled: bool = True) -> None:
         """Disable or enable `partition`; disabled, it emits nothing and keeps its position (Storm inverts the flag)."""

@@ -68,6 +68,10 @@ class SpoutPlanner:
         """Return data to ship with the batch (`TaskContext.payload`); it is never stored."""
         return None
 
+    def is_at_hand(self, document: Any) -> bool:
+        """Return whether the batch of an undecided txid, planned by an earlier run, can be read now."""
+        return True
+
     def latest(self) -> Any:
         """Return a mark of how far the source's data extends now; None if that is unknown."""
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.composite import CompositeSpout
@@ -101,7 +101,7 @@ class _FeedSource(TransactionalSpout):
 
 
 class _OpaqueFeedSource(_FeedSource):
-    opaque: ClassVar[bool] = True
+    opaque: bool = True
 
 
 class _FeedCoordinator(SpoutCoordinator):

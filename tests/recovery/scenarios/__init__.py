@@ -23,6 +23,7 @@ SCENARIOS = {
     "shelf": "scenarios.shelf:watch",
     "spark-writer": "scenarios.spark_writer:main",
     "cluster": "scenarios.cluster:main",
+    "streamed": "scenarios.streamed:main",
     "redefined": "scenarios.redefined:main",
     "dropped": "scenarios.dropped:main",
     # topologies that run until they are stopped

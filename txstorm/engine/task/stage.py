@@ -17,13 +17,13 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.gc_pause import seldom_collected
-from txstorm.engine.port import ErrorRow, Pack, TxidInput
+from txstorm.engine.port import BATCH, ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.spill import spill
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Sent
 from txstorm.engine.task.dead_letters import Letters
-from txstorm.engine.task.digest import missing_digests
+from txstorm.engine.task.digest import missing_digests, unordered_digest
 from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.engine.task.fingerprints import leaving_alone
 from txstorm.errors import EmitError
@@ -169,6 +169,8 @@ class StageTask:
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
         """Compute digests of the rows emitted by the spout task, for sources that have not provided any digest."""
         assert self._spout is not None
+        if self.program.frames is not None:
+            return {BATCH: unordered_digest(emitted)}
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 

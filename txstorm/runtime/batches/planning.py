@@ -18,7 +18,7 @@ from txstorm.api.context import MAX_ENDS, Kind, PlanFacts
 from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books
 from txstorm.books.records import Meta, with_digests
-from txstorm.engine.port import Pack, Processed, TxidInput
+from txstorm.engine.port import BATCH, Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.ledger import paths as names
@@ -29,7 +29,7 @@ from txstorm.spouts.port import ReadKept, SpoutPlanner
 from txstorm.topology.graph import Component
 
 # Names of the digests that txstorm computes per task; they are not comparable after the number of tasks has changed.
-_TASK = re.compile(r"(.*/)?task \d+ of \d+", re.DOTALL)
+_TASK = re.compile(rf"(.*/)?task \d+ of \d+|{BATCH}", re.DOTALL)
 
 
 class Planning:
@@ -125,6 +125,10 @@ class Planning:
         """Return whether a replay of `txid` has the plan, and the stamp, of before."""
         return not self.planner.opaque and txid in self.metas
 
+    def is_at_hand(self, txid: int) -> bool:
+        """Return whether the batch of a txid whose plan is fixed can be read now; True for any other txid."""
+        return not self.is_fixed(txid) or self.planner.is_at_hand(self.document(txid))
+
     def plan(self, txid: int, *, replay: bool) -> bool:
         """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`.
 
@@ -161,6 +165,11 @@ class Planning:
             facts = PlanFacts(kind, self.planner.facts(document), pinned, max_ends=self.max_ends, resumes=resumes)
             document = with_facts(document, facts)
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp, epoch=self._books.epoch)
+
+    def drop(self, txid: int) -> None:
+        """Delete the plan of an undecided txid, whose batch had no effect; it is planned anew."""
+        self._books.write_metas({}, remove=(txid,))
+        del self.metas[txid]
 
     def save(self) -> None:
         """Store the new plans in the ledger with one write (P1, plan). Call before any of them is processed."""

@@ -114,7 +114,7 @@ class WorldSpout(TransactionalSpout):
 
     def __init__(self, source: Source, streams: Mapping[str, Sequence[str]]) -> None:
         self.source, self.fields_of = source, streams
-        self.opaque = source.opaque  # type: ignore[misc]
+        self.opaque = source.opaque
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the streams of the kind of world."""

@@ -1,0 +1,211 @@
+"""Real streaming queries that feed topologies: failures at each point, batches that come again, stops, refusals."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from lakes import COLUMNS, Lake, rows
+from recovery_cases import ends, eventually, killed
+
+from txstorm import BasicBolt, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
+from txstorm.bolts import SumByKey
+from txstorm.errors import HeldError, InputError, SettingError, SpoutError
+from txstorm.operations.lifecycle import kill
+from txstorm.results.read import read_sink
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryTransactionalSpout, StreamSpout
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+FILES = 5
+POINTS = (
+    "p1.before",
+    "p1.after",
+    "p2.after",
+    "p4.after",
+    "p5.before",
+    "p6.before",
+    "p6.after",
+    "p7.1.written",
+    "p8.before",
+)
+"""Fault points, in the driver, of a transaction."""
+
+
+@pytest.fixture
+def lake(spark, tmp_path):
+    made = Lake(spark, tmp_path)
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_batch_that_failed_at_any_point_counts_once(lake, point):
+    lake.add(*range(1, 4))
+    faults.arm(f"{point}:raise:2")
+    assert "injected" in lake.query()[0]
+    faults.arm("")
+    lake.add(4, FILES)
+    assert lake.query()[0] == ""
+    lake.check(FILES)
+
+
+def test_a_decided_batch_that_comes_again_has_no_effect(lake):
+    lake.add(1, 2, 3)
+    assert lake.query()[0] == ""
+    for gone in (lake.checkpoint / "commits" / "2", lake.checkpoint / "commits" / ".2.crc"):
+        gone.unlink(missing_ok=True)  # as after a crash between our decision and Spark's
+    lake.add(4)
+    error, function = lake.query()
+    assert (error, function.skipped) == ("", 1)
+    lake.check(4)
+    history = function.handle.history().to_pylist()
+    assert [json.loads(row["extents"])["meta"]["batch"] for row in history] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("opaque", [True, False])
+def test_an_undecided_batch_that_comes_again_with_other_rows(lake, opaque):
+    lake.add(1, 2)
+    faults.arm("p6.before:raise:2")
+    assert "injected" in lake.query(opaque=opaque)[0]
+    faults.arm("")
+    with (lake.place / "2.json").open("a") as file:
+        file.write(json.dumps({"country": "a", "cents": 100}) + "\n")
+    error, _ = lake.query(opaque=opaque)
+    if opaque:
+        assert error == ""
+        assert Counter(row["cents"] for row in read_sink(lake.data_dir, "rows").to_pylist())[100] == 1
+    else:
+        assert "txid 2: the spout emitted another batch" in error
+        lake.check(1)
+
+
+def test_a_stateful_stream_keeps_its_state_when_a_batch_comes_again(lake):
+    def grouped():
+        return lake.stream().groupBy("country").agg({"cents": "sum"}).toDF("country", "cents")
+
+    def go():
+        function = foreach_batch(lake.topology(), data_dir=lake.data_dir)
+        write_stream(grouped(), function).outputMode("update").trigger(availableNow=True).start().awaitTermination()
+        return function
+
+    lake.add(1, 2)
+    go()
+    for gone in (lake.checkpoint / "commits" / "1", lake.checkpoint / "commits" / ".1.crc"):
+        gone.unlink(missing_ok=True)
+    for gone in lake.checkpoint.glob("state/0/*/2.*"):
+        gone.unlink()  # as if Spark had lost what it kept of that batch
+    lake.add(3)
+    assert go().skipped == 1
+    sums = Counter()
+    for number in (1, 2, 3):
+        for row in rows(number):
+            sums[row["country"]] += row["cents"]
+    assert dict(sums) == lake.newest()
+
+
+def test_another_query_is_refused_until_it_is_adopted(lake):
+    lake.add(1, 2)
+    assert lake.query()[0] == ""
+    lake.begin_anew(after=2)
+    lake.add(3)
+    error, _ = lake.query()
+    assert "is refused: the last committed one is batch 1 of query" in error
+    lake.check(2)
+    assert lake.query(adopt=True)[0] == ""
+    lake.check(3)
+
+
+class Slow(BasicBolt):
+    """Passes tuples on; with 5 cents it takes a minute, and leaves a file that says so."""
+
+    fields = ("country", "cents")
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def execute(self, tup, collector):
+        if tup["cents"] == 5:
+            Path(self.note).touch()
+            time.sleep(60)
+        collector.emit(*tup.values)
+
+
+def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_half_done(lake, tmp_path):
+    lake.add(1, 2)
+    builder = TransactionalTopologyBuilder("orders", "orders", StreamSpout(COLUMNS), 2)
+    builder.set_bolt("slow", Slow(str(tmp_path / "at-work")), 2).shuffle_grouping("orders")
+    builder.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("slow", ["country"])
+    function = foreach_batch(builder.build_topology(), data_dir=lake.data_dir)
+    query = write_stream(lake.stream(), function).start()
+    eventually((tmp_path / "at-work").exists)
+    before = time.monotonic()
+    query.stop()
+    assert time.monotonic() - before < 30
+    eventually(lambda: not function.handle.isActive)
+    assert function.handle.committed == 1
+    assert not (lake.checkpoint / "commits" / "1").exists()
+
+
+def test_kill_ends_the_query_and_a_stop_gives_the_lease_back(lake):
+    lake.add(1)
+    function = foreach_batch(lake.topology(), data_dir=lake.data_dir)
+    query = write_stream(lake.stream(), function).start()
+    query.processAllAvailable()
+    with pytest.raises(HeldError, match="another streaming query"):
+        foreach_batch(lake.topology(), data_dir=lake.data_dir)
+    kill(lake.data_dir)
+    lake.add(2)
+    eventually(lambda: not query.isActive)
+    assert "was killed by" in str(query.exception())
+    assert lake.query()[0] == ""
+    lake.check(2)
+
+
+def test_after_a_rewind_a_new_query_is_adopted(lake):
+    lake.add(1, 2, 3)
+    assert lake.query()[0] == ""
+    rewind(lake.data_dir, 1)
+    lake.add(4)
+    assert "batches 1 to 2 of the query never came" in lake.query()[0]
+    lake.begin_anew(after=1)
+    assert lake.query(adopt=True)[0] == ""
+    lake.check(4)
+
+
+def refused(call, match, kind=InputError):
+    with pytest.raises(kind, match=match):
+        call()
+
+
+def test_what_cannot_feed_a_topology_is_refused(lake, tmp_path):
+    topology = lake.topology()
+    refused(lambda: run(topology, data_dir=lake.data_dir), "foreach_batch or write_stream instead of run", SpoutError)
+    refused(lambda: run(topology, engine="local", data_dir=lake.data_dir), "needs engine='spark'", SpoutError)
+    assert not lake.data_dir.exists()
+    refused(lambda: write_stream(lake.spark.range(3), topology), "got a batch one")
+    refused(lambda: write_stream("rows", topology), "takes a streaming DataFrame")
+    other = TransactionalTopologyBuilder("other", "rows", MemoryTransactionalSpout([["a"]], "word"))
+    other.set_bolt("keep", DeltaSink("words", {"word": str})).shuffle_grouping("rows")
+    refused(lambda: foreach_batch(other.build_topology(), data_dir=tmp_path / "o"), "expected a StreamSpout")
+    options = {"data_dir": tmp_path / "p", "settings": {"max_spout_pending": 2}}
+    refused(lambda: foreach_batch(topology, **options), "expected 1", SettingError)
+    stream = lake.stream("country STRING, cents INT")
+    refused(lambda: write_stream(stream, topology, data_dir=tmp_path / "q"), "'cents' is int, expected bigint")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("point", "tables"), [(point, 1 + 2 * (n % 2)) for n, point in enumerate((*POINTS, "p8.after"))]
+)
+def test_killed_at_any_point_and_started_twice(tmp_path, point, tables):
+    """After ``p8.after`` the transaction is complete, and Spark has not written its commit log."""
+    lake = Lake(None, tmp_path)
+    lake.add(*range(1, FILES + 1))
+    arguments = (tmp_path, tables)
+    killed(f"{point}:kill:3", *arguments, scenario="streamed")
+    killed("p7.1.written:kill:1", *arguments, scenario="streamed")
+    ends(*arguments, scenario="streamed")
+    lake.check(FILES, tables)

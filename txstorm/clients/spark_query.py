@@ -1,0 +1,123 @@
+"""A Structured Streaming query as its function for `foreachBatch` sees it: its id, offsets and checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from txstorm.clients.spark import is_connect
+from txstorm.errors import InputError
+
+_TEMPORARY = re.compile(r"/temporary-[0-9a-f-]{36}/?$")
+_STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
+
+
+class StreamingQuery:
+    """The query whose batch `frame` is; made on the thread that Spark calls the function on.
+
+    Attributes:
+        id: its id, which is that of its checkpoint.
+        run: the id of its present run.
+
+    Raises:
+        InputError: `frame` is not the batch of a streaming query, or of one that cannot be continued exactly.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        if is_connect(frame.sparkSession):
+            raise InputError(CONNECT)
+        self._session = frame.sparkSession
+        context = self._session.sparkContext
+        self.id: str = context.getLocalProperty("sql.streaming.queryId") or ""
+        # The batch is of a session that Spark has cloned for the query, whose own manager does not know the query.
+        shared, java = self._session._jsparkSession.sharedState(), self._session._jvm.java  # noqa: SLF001
+        found = shared.activeStreamingQueries().get(java.util.UUID.fromString(self.id)) if self.id else None
+        if found is None:
+            msg = (
+                "a function of foreach_batch was called outside a streaming query; pass it to writeStream.foreachBatch"
+            )
+            raise InputError(msg)
+        self._execution = found
+        self.run = str(found.runId().toString())
+
+    def check(self) -> None:
+        """Raise `InputError` unless a batch can come again, with the same offsets, after a crash."""
+        kind = self._execution.getClass().getSimpleName()
+        if kind != "MicroBatchExecution":
+            msg = (
+                f"the query runs as {kind}, which writes its offsets after a batch began, so that it could come again "
+                "with other rows: leave out asyncProgressTrackingEnabled"
+            )
+            raise InputError(msg)
+        if self.checkpoint is None:
+            msg = (
+                "the query has no checkpoint that stays, so it would begin anew after a crash: set option "
+                "checkpointLocation, or use write_stream, which sets it"
+            )
+            raise InputError(msg)
+        sources = self._execution.sources()
+        for number in range(sources.size()):
+            name = sources.apply(number).getClass().getSimpleName()
+            if name in ("TextSocketMicroBatchStream", "RateStreamMicroBatchStream", "ContinuousMemoryStream"):
+                msg = f"a source of the query ({name}) cannot read a batch again with the same rows; use one that can"
+                raise InputError(msg)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The directory of its checkpoint, as a URI; None if Spark made a temporary one."""
+        root = str(self._execution.resolvedCheckpointRoot())
+        return None if _TEMPORARY.search(root) else root
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the query has neither been stopped nor failed; may be asked on any thread."""
+        return bool(self._execution.isActive())
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether Spark keeps state for the query, which it writes while it computes a batch."""
+        waiting = [self._execution.lastExecution().executedPlan()]
+        kind = self._session._jvm.java.lang.Class.forName(_STATEFUL)  # noqa: SLF001
+        while waiting:
+            plan = waiting.pop()
+            if kind.isInstance(plan):
+                return True
+            children = plan.children()
+            waiting += [children.apply(number) for number in range(children.size())]
+        return False
+
+    def stop(self) -> None:
+        """Stop the query, and wait until it has."""
+        self._execution.stop()
+
+    def offsets(self, batch: int) -> list[Any]:
+        """Return the offset of each source at the end of a batch, as the checkpoint has them; None for an unread one.
+
+        Raises:
+            InputError: the checkpoint has them in an unknown form.
+        """
+        found = self._execution.offsetLog().get(batch)
+        kind = found.get().getClass().getSimpleName() if found.isDefined() else "none"
+        if kind != "OffsetSeq":
+            msg = f"checkpoint {self.checkpoint}: batch {batch} has offsets of the kind {kind}, expected OffsetSeq"
+            raise InputError(msg)
+        offsets = found.get().offsets()
+        texts = [offsets.apply(number) for number in range(offsets.size())]
+        return [json.loads(one.get().json()) if one.isDefined() else None for one in texts]
+
+
+CONNECT = (
+    "sessions of Spark Connect run the function of foreachBatch on the server, away from the driver of the topology; "
+    "use a classic session (SparkSession.builder.master(…), or spark-submit)"
+)
+
+
+def frame_types(frame: Any) -> list[tuple[str, str]]:
+    """Return name and type of each column of a DataFrame, in order; the types as Spark writes them."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+
+
+def read_to_end(frame: Any) -> None:
+    """Compute all rows of a DataFrame, and drop them."""
+    frame.write.format("noop").mode("overwrite").save()
