@@ -149,6 +149,32 @@ def test_a_query_that_is_stopped_within_a_batch_leaves_nothing_half_done(lake, t
     assert not (lake.checkpoint / "commits" / "1").exists()
 
 
+def test_one_function_for_one_query_after_the_other(lake):
+    function = foreach_batch(lake.topology(), data_dir=lake.data_dir)
+    for number in (1, 2, 3):
+        lake.add(number)
+        write_stream(lake.stream(), function).trigger(availableNow=True).start().awaitTermination()
+    lake.check(3)
+
+
+def test_queries_that_cannot_be_continued_are_refused(lake, tmp_path):
+    lake.add(1)
+    function = foreach_batch(lake.topology(), data_dir=lake.data_dir)
+    cases = {
+        "no checkpoint that stays": (lake.stream(), {}),
+        "directory of another topology": (lake.stream(), {"checkpointLocation": tmp_path / "other" / "cp"}),
+    }
+    (tmp_path / "other").mkdir()
+    other = TransactionalTopologyBuilder("other", "rows", MemoryTransactionalSpout([["a"]], "word", take=1))
+    other.set_bolt("keep", DeltaSink("words", {"word": str})).shuffle_grouping("rows")
+    run(other.build_topology(), engine="local", data_dir=tmp_path / "other", until_txid=1).awaitTermination()
+    for match, (stream, options) in cases.items():
+        writer = stream.writeStream.foreachBatch(function).options(**{name: str(one) for name, one in options.items()})
+        with pytest.raises(Exception, match=match):  # Spark's, with the text of ours
+            writer.start().awaitTermination()
+    assert function.handle.committed == 0
+
+
 def test_kill_ends_the_query_and_a_stop_gives_the_lease_back(lake):
     lake.add(1)
     function = foreach_batch(lake.topology(), data_dir=lake.data_dir)

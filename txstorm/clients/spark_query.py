@@ -59,7 +59,7 @@ class StreamingQuery:
         sources = self._execution.sources()
         for number in range(sources.size()):
             name = sources.apply(number).getClass().getSimpleName()
-            if name in ("TextSocketMicroBatchStream", "RateStreamMicroBatchStream", "ContinuousMemoryStream"):
+            if name in ("TextSocketMicroBatchStream", "ContinuousMemoryStream"):
                 msg = f"a source of the query ({name}) cannot read a batch again with the same rows; use one that can"
                 raise InputError(msg)
 

@@ -195,6 +195,8 @@ class BatchFunction:
         query.check()
         _check_checkpoint(query.checkpoint or "", self.data_dir)
         self.check_columns(frame)
+        if before is not None:
+            self.handle.stop()  # its watcher may not have seen yet that its query has ended
         if not self.handle.isActive:
             self.start()
         self._query = query
