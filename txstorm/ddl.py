@@ -60,6 +60,11 @@ def frame_columns(text: str) -> dict[str, FrameColumn]:
     return columns
 
 
+def columns_text(columns: Mapping[str, FrameColumn]) -> str:
+    """Return the columns in DDL."""
+    return ", ".join(f"{_quoted(name)} {column.spark}" for name, column in columns.items())
+
+
 def columns_fault(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Return how the columns of a DataFrame differ from those that are expected, by name and type; empty if not."""
     faults = [f"{name!r} is missing" for name in expected if name not in found]
@@ -167,4 +172,8 @@ class _Reader:
 
 def _written(name: str) -> str:
     """Return the name of a field as Spark writes it in the text of a type."""
-    return name if re.fullmatch(r"\w+", name) else f"`{name.replace('`', '``')}`"
+    return name if re.fullmatch(r"\w+", name) else _quoted(name)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

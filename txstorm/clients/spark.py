@@ -338,10 +338,19 @@ def murmur3_int(value: int, seed: int = 42) -> int:
     return h - (1 << 32) if h & 0x80000000 else h
 
 
+def frame_types(frame: Any) -> list[tuple[str, str]]:
+    """Return name and type of each column of a DataFrame, in order; the types as Spark writes them."""
+    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
+
+
+_LOST = ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to")
+"""Parts of the messages of jobs that failed without a fault of their code."""
+
+
 def explain_failure(error: BaseException) -> str:
     """Return the essential part of a failed Spark job's error message, without the Java stack."""
     text = str(error)
-    for needle in ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to"):
+    for needle in _LOST:
         if needle in text:
             line = next(line for line in text.splitlines() if needle in line)
             return f"the Spark job failed: {line.strip()[:400]}"
@@ -356,3 +365,16 @@ def raised_in_worker(error: BaseException) -> str | None:
     """Return ``type: message`` of the exception that a Python worker raised; None if `error` does not report one."""
     _, found, trace = str(error).rpartition("Traceback (most recent call last):\n")
     return next((line for line in trace.splitlines() if line[:1].strip()), None) if found else None
+
+
+def raised_in_query(error: BaseException) -> tuple[str, str, str] | None:
+    """Return type, message and traceback of an error that the code of a query raised, in Python or SQL; else None."""
+    text = str(error)
+    if any(needle in text for needle in _LOST):
+        return None
+    raised = raised_in_worker(error)
+    if raised is not None:
+        kind, _, message = raised.partition(": ")
+        return kind, message, text.rpartition("Traceback (most recent call last):\n")[2]
+    condition = getattr(error, "getCondition", lambda: None)()
+    return None if condition is None else (str(condition), text.partition("\nJVM stacktrace")[0].strip(), "")

@@ -113,11 +113,6 @@ CONNECT = (
 )
 
 
-def frame_types(frame: Any) -> list[tuple[str, str]]:
-    """Return name and type of each column of a DataFrame, in order; the types as Spark writes them."""
-    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-
-
 def read_to_end(frame: Any) -> None:
     """Compute all rows of a DataFrame, and drop them."""
     frame.write.format("noop").mode("overwrite").save()

@@ -1,58 +1,235 @@
-"""Input of a frame spout: the DataFrames of a pack, as one with a partition for each task, and a task's share of it."""
+"""DataFrames of a pack: batches of a frame spout, and frame bolts behind it, as rows for the tasks of the first stage.
+
+It is one module, as the driver's half writes the columns, and the workers' half reads them.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txstorm.ddl import RESERVED
-from txstorm.engine.port import Pack
+from txstorm.clients import spark as client
+from txstorm.ddl import RESERVED, FrameColumn, columns_fault
+from txstorm.engine.port import BATCH, SOURCE, ErrorRow, Pack, Processed, TxidInput
+from txstorm.engine.program import Program
+from txstorm.engine.task.error_rows import RAISED, error_row
+from txstorm.errors import InputError
+from txstorm.user_code import described
 
-TXID = f"{RESERVED}txid"
+_TXID, _FROM = f"{RESERVED}txid", f"{RESERVED}from"
 _TIME = pa.timestamp("us", "UTC")
+_numbers = itertools.count(1)
 
 
-def together(session: Any, pack: Pack, columns: Mapping[str, str], tasks: int) -> Any:
-    """Return one DataFrame with all rows of `pack`, in exactly `tasks` partitions, without a shuffle.
+def columns_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
+    """Return the columns, in DDL, of what a frame bolt's function returns for DataFrames without rows.
 
-    A last column has the txid. One row for each task, without a txid, makes that there are enough partitions, which
-    cannot be asked for: adaptive execution decides on them as it goes.
+    Raises:
+        InputError: there is no classic Spark session, or the function returns no DataFrame of it.
+    """
+    try:
+        session = client.active_session()
+    except InputError as error:
+        msg = f"its columns are not known without Spark: give them (columns='country STRING, …'); {error}"
+        raise InputError(msg) from None
+    empty = [
+        session.createDataFrame([], _ddl({name: one.spark for name, one in columns.items()})) for columns in inputs
+    ]
+    return _ddl(dict(client.frame_types(_checked(function(*empty), session))))
+
+
+def _ddl(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _checked(given: Any, session: Any) -> Any:
+    """Return the result of a frame bolt; raise `InputError` unless it is a DataFrame of this application."""
+    if not hasattr(given, "sparkSession") or not hasattr(given, "selectExpr"):
+        msg = f"its function returned {described(given)}, expected a DataFrame"
+        raise InputError(msg)
+    if client.is_connect(given.sparkSession) or given.sparkSession.sparkContext is not session.sparkContext:
+        msg = (
+            "its function returned a DataFrame of another Spark application, or of Spark Connect; use those it is given"
+        )
+        raise InputError(msg)
+    names = [name for name, _ in client.frame_types(given)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        msg = f"its function returned a DataFrame with two columns {twice}; rename one"
+        raise InputError(msg)
+    return given
+
+
+def check(session: Any, program: Program) -> None:
+    """Raise `InputError` unless the functions of frame bolts return the columns that are declared for them."""
+    for name, bolt, reads in program.frame_bolts:
+        if bolt.given is not None:
+            empty = [session.createDataFrame([], _ddl(program.frames[one])) for one in reads]
+            assert bolt.function is not None
+            found = client.frame_types(_checked(bolt.function(*empty), session))
+            if fault := columns_fault(program.frames[name], dict(found)):
+                msg = f"frame bolt {name!r}: the columns of its result are not those declared: {fault}"
+                raise InputError(msg)
+
+
+class PackFrames:
+    """The DataFrames of the transactions of one pack; a transaction whose frame bolt raises ends it.
 
     Args:
         session: the session.
-        pack: the inputs have functions that return their DataFrames.
-        columns: name → type, as Spark writes it.
-        tasks: number of tasks.
+        program: the program of a frame spout.
+        pack: the inputs have functions that return the DataFrames of the spout.
+
+    Attributes:
+        pack: the transactions up to the one that failed, without the functions, for the workers.
+        failed: the outcome of the transaction whose frame bolt raised; None if none did.
     """
-    quoted = [f"`{name.replace('`', '``')}`" for name in columns]
-    parts = [
-        one.payload(session).selectExpr(*quoted, f"CAST({one.attempt.txid} AS BIGINT) AS {TXID}") for one in pack.inputs
-    ]
-    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in zip(quoted, columns.values(), strict=True)]
-    markers = parts[0].sparkSession.range(0, tasks, 1, tasks).selectExpr(*nulls, f"CAST(NULL AS BIGINT) AS {TXID}")
-    return reduce(lambda one, other: one.union(other), [*parts, markers]).coalesce(tasks)
+
+    def __init__(self, session: Any, program: Program, pack: Pack) -> None:
+        self._session, self._program = session, program
+        self._emitted = [name for name in program.frames if program.out_edges(name)]
+        self._parts: list[Any] = []
+        self._kept: list[Any] = []
+        self._seen: dict[int, Any] = {}
+        self.failed: Processed | None = None
+        good = []
+        for one in pack.inputs:
+            if not self._add(one):
+                break
+            good.append(replace(one, payload=None))
+        self.pack = replace(pack, inputs=tuple(good))
+
+    def together(self) -> Any:
+        """Return one DataFrame with all rows, in exactly as many partitions as the first stage has tasks, unshuffled.
+
+        One row for each task, without a txid, makes that there are enough partitions, which cannot be asked for:
+        adaptive execution decides on them as it goes.
+        """
+        tasks = self._program.stages[0].tasks
+        session = self._parts[0].sparkSession
+        markers = session.range(0, tasks, 1, tasks).selectExpr(*self._columns(None, None))
+        return reduce(lambda one, other: one.union(other), [*self._parts, markers]).coalesce(tasks)
+
+    def complete(self, outcomes: Sequence[Processed]) -> list[Processed]:
+        """Add the digests and numbers of input rows; return all outcomes. The job must have ended."""
+        for outcome in outcomes:
+            found = self._seen[outcome.attempt.txid].get
+            rows = found.get("rows") or 0
+            sums = ":".join(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))
+            outcome.digests[BATCH] = f"{rows}:{sums}"
+            outcome.counts[self._program.spout] = rows
+        failed = [] if self.failed is None or any(one.error for one in outcomes) else [self.failed]
+        return [*outcomes, *failed]
+
+    def release(self) -> None:
+        """Forget what was kept for several readers."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _add(self, txid_input: TxidInput) -> bool:
+        """Build the DataFrames of one transaction; return whether none of its frame bolts raised."""
+        txid, spout = txid_input.attempt.txid, self._program.spout
+        readers = Counter(name for _, _, reads in self._program.frame_bolts for name in reads) + Counter(self._emitted)
+        batch = self._observed(txid, txid_input.payload(self._session))
+        if SOURCE in txid_input.divert:  # read to its end, as a stateful stream must be, but nothing is emitted
+            self._parts.append(batch.selectExpr(*self._columns(None, txid)))
+            return True
+        frames = {spout: self._shared(batch, readers[spout])}
+        for name, bolt, reads in self._program.frame_bolts:
+            try:
+                assert bolt.function is not None
+                frame = _checked(bolt.function(*(frames[one] for one in reads)), self._session)
+                if fault := columns_fault(self._program.frames[name], dict(client.frame_types(frame))):
+                    msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
+                    raise InputError(msg)
+            except RAISED as error:
+                self.failed = Processed(txid_input.attempt, error=error_row(name, 0, 0, error, ""))
+                return False
+            frames[name] = self._shared(frame, readers[name])
+        self._parts += [frames[name].selectExpr(*self._columns(name, txid)) for name in self._emitted]
+        return True
+
+    def _shared(self, frame: Any, readers: int) -> Any:
+        """Return a DataFrame that is computed once, however many read it."""
+        if readers > 1:
+            self._kept.append(frame.persist())
+        return frame
+
+    def _observed(self, txid: int, frame: Any) -> Any:
+        """Return the batch of the spout, of whose rows Spark takes a digest while it computes them.
+
+        The digest is a number of rows and three sums over their hashes: neither order nor partitions matter.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+        names = [_quoted(name) for name in self._program.frames[self._program.spout]]
+        mixed = f"xxhash64({', '.join(names)})"
+        self._seen[txid] = Observation(f"{RESERVED}{next(_numbers)}")
+        return frame.selectExpr(*names).observe(
+            self._seen[txid],
+            F.expr("count(1)").alias("rows"),
+            F.expr(f"bit_xor({mixed})").alias("crossed"),
+            F.expr(f"sum({mixed} & 4294967295)").alias("low"),
+            F.expr(f"sum(shiftrightunsigned({mixed}, 32))").alias("high"),
+        )
+
+    def _columns(self, component: str | None, txid: int | None) -> list[str]:
+        """Return the expressions of all columns, of all components; null for those of other components."""
+        found = []
+        for place, name in enumerate(self._emitted):
+            for number, (column, kind) in enumerate(self._program.frames[name].items()):
+                value = _quoted(column) if name == component else f"CAST(NULL AS {kind})"
+                found.append(f"{value} AS {RESERVED}{place}_{number}")
+        source = "NULL" if component is None else str(self._emitted.index(component))
+        txids = "NULL" if txid is None else str(txid)
+        return [*found, f"CAST({source} AS INT) AS {_FROM}", f"CAST({txids} AS BIGINT) AS {_TXID}"]
 
 
-def with_rows(pack: Pack, batches: Iterable[pa.RecordBatch]) -> Pack:
-    """Return `pack` with each input's share of the rows in `batches`, those of one partition, as its payload."""
-    rows: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+def failure_of(program: Program, error: BaseException) -> ErrorRow | None:
+    """Return the row of an error that the code of frame bolts raised within a job; None if it was something else."""
+    found = client.raised_in_query(error)
+    if found is None:
+        return None
+    kind, message, trace = found
+    places = [one for one in re.findall(r'File "([^"]+)", line (\d+), in (\S+)', trace) if "/pyspark/" not in one[0]]
+    frame = "{}:{} in {}".format(*places[-1]) if places else ""
+    bolts = ", ".join(name for name, _, _ in program.frame_bolts) or program.spout
+    return ErrorRow(bolts, 0, "other", kind, message, frame, trace)
+
+
+def with_rows(program: Program, pack: Pack, batches: Iterable[pa.RecordBatch]) -> Pack:
+    """Return `pack` with the rows in `batches`, those of one partition, as payloads: component → record batches."""
+    emitted = [name for name in program.frames if program.out_edges(name)]
+    payloads: dict[int, dict[str, list[pa.RecordBatch]]] = defaultdict(lambda: defaultdict(list))
     for batch in batches:
-        txids, found = batch.column(batch.num_columns - 1), plain(batch.drop_columns(TXID))
+        txids, places = batch.column(batch.num_columns - 1), batch.column(batch.num_columns - 2)
         for txid in txids.unique().drop_null().to_pylist():
-            mine = found.filter(pa.compute.equal(txids, txid)) if len(pack.inputs) > 1 or txids.null_count else found
-            rows[txid].append(mine)
-    return replace(pack, inputs=tuple(replace(one, payload=rows[one.attempt.txid]) for one in pack.inputs))
+            for place in places.unique().drop_null().to_pylist():
+                wanted = pc.and_(pc.equal(txids, txid), pc.equal(places, place))
+                rows = batch if wanted.null_count == 0 and pc.all(wanted).as_py() else batch.filter(wanted)
+                if rows.num_rows:
+                    payloads[txid][emitted[place]].append(_own(rows, program.frames[emitted[place]], place))
+    return replace(pack, inputs=tuple(replace(one, payload=payloads[one.attempt.txid]) for one in pack.inputs))
 
 
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return `batch` with the types of its columns as the tables of txstorm have them: times in UTC, short offsets."""
-    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in batch.schema])
-    return batch if schema == batch.schema else batch.cast(schema)
+def _own(batch: pa.RecordBatch, columns: Mapping[str, str], place: int) -> pa.RecordBatch:
+    """Return the columns of one component, with types as tables of txstorm have them: times in UTC, short offsets."""
+    arrays = [batch.column(f"{RESERVED}{place}_{number}") for number in range(len(columns))]
+    found = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in found.schema])
+    return found if schema == found.schema else found.cast(schema)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

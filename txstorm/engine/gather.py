@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from txstorm.engine.cargo import Cargo, Kind
-from txstorm.engine.port import BATCH, ErrorRow, Pack, Processed
+from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.engine.program import Program
 from txstorm.errors import EngineError
 
@@ -26,15 +26,12 @@ def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Proce
     Raises `EngineError` if a task's report is missing: Storm's check that all tuples of a batch have arrived.
     """
     outcomes = {one.attempt.txid: Processed(one.attempt) for one in pack.inputs}
-    shares: dict[int, list[str]] = {one.attempt.txid: [] for one in pack.inputs}
     for cargo in arrived:
-        _take(outcomes[cargo.txid], cargo, shares[cargo.txid])
+        _take(outcomes[cargo.txid], cargo)
     expected = sum(stage.tasks for stage in program.stages)
     result: list[Processed] = []
     for outcome in outcomes.values():
         result.append(outcome)
-        if len(shares[outcome.attempt.txid]) == program.stages[0].tasks:
-            outcome.digests[BATCH] = _joined(shares[outcome.attempt.txid])
         if outcome.error is not None:
             if outcome.emitters < program.stages[0].tasks:
                 outcome.parts.clear()
@@ -45,20 +42,19 @@ def gather(program: Program, pack: Pack, arrived: Iterable[Cargo]) -> list[Proce
     return result
 
 
-def _take(outcome: Processed, cargo: Cargo, shares: list[str]) -> None:
-    """Add the facts in `cargo` to `outcome`, but shares of a digest of the batch to `shares`."""
+def _take(outcome: Processed, cargo: Cargo) -> None:
     if cargo.attempt_id != outcome.attempt.attempt_id:
         return
     if cargo.kind is Kind.ERROR:
         _take_error(outcome, ErrorRow(**cargo.data["row"]))
         _take_parts(outcome, cargo)
-        _take_digests(outcome, cargo.data.get("digests", {}), shares)
+        outcome.digests.update(cargo.data.get("digests", {}))
     elif cargo.kind is Kind.DIVERTED:
         outcome.diverted.append(cargo.batch)
     elif cargo.kind is Kind.RESULT:
         outcome.reports += 1
         _take_parts(outcome, cargo)
-        _take_digests(outcome, cargo.data["digests"], shares)
+        outcome.digests.update(cargo.data["digests"])
         outcome.reported += cargo.data["reported"]
         outcome.busy[cargo.edge] = outcome.busy.get(cargo.edge, 0.0) + cargo.data["busy"]
         for component, count in cargo.data["counts"].items():
@@ -66,11 +62,6 @@ def _take(outcome: Processed, cargo: Cargo, shares: list[str]) -> None:
         outcome.received.update(cargo.data["received"])
     else:
         outcome.cargo.append(cargo)
-
-
-def _take_digests(outcome: Processed, digests: Mapping[str, str], shares: list[str]) -> None:
-    shares += [digest for partition, digest in digests.items() if partition == BATCH]
-    outcome.digests.update({partition: digest for partition, digest in digests.items() if partition != BATCH})
 
 
 def _take_parts(outcome: Processed, cargo: Cargo) -> None:
@@ -84,10 +75,3 @@ def _take_error(outcome: Processed, row: ErrorRow) -> None:
     """Record an error row; if a txid has several, the one of the earliest stage counts as the cause."""
     if outcome.error is None or (row.level, row.task) < (outcome.error.level, outcome.error.task):
         outcome.error = row
-
-
-def _joined(shares: Iterable[str]) -> str:
-    """Return the digest of a batch from the shares of all tasks."""
-    parts = [[int(part) for part in share.split(":")] for share in shares]
-    rows, first, second = (sum(column) for column in zip(*parts, strict=True))
-    return f"{rows}:{first % (1 << 64):016x}{second % (1 << 64):016x}"

@@ -21,7 +21,7 @@ SOURCE = "source"
 
 
 BATCH = "batch"
-"""Name, among the digests of a txid, of that of a batch whose rows have no order; tasks report their shares of it."""
+"""Name, among the digests of a txid, of that of a batch of DataFrames."""
 
 
 LIMIT = "limit"

@@ -15,6 +15,7 @@ from txstorm.api.output import StreamDeclaration
 from txstorm.errors import InputError
 from txstorm.plan.commit_jobs import Tables, commit_job_tables
 from txstorm.plan.stages import Edge, Plan, Stage
+from txstorm.topology.frames import FrameBolt
 from txstorm.topology.graph import Component, Kind, Topology
 from txstorm.user_code import copied
 
@@ -78,7 +79,8 @@ class Program:
         spill_dir: directory for committers' input that is too large to travel through Spark; None: never spill.
         spread: committer → its tables, for the committers whose large transactions a job can commit.
         live: the components that tuples of a live source reach.
-        frames: type of each column, as Spark writes it, of a spout whose batches are DataFrames; None for others.
+        frames: component → type of each of its columns, as Spark writes it, of the spout and bolts on DataFrames.
+        frame_bolts: (id, function, inputs) of each frame bolt, in topological order; in a worker without its function.
     """
 
     topology: str
@@ -90,7 +92,8 @@ class Program:
     spill_dir: str | None = None
     spread: Mapping[str, Tables] = field(default_factory=dict)
     live: frozenset[str] = frozenset()
-    frames: Mapping[str, str] | None = None
+    frames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    frame_bolts: tuple[tuple[str, FrameBolt, tuple[str, ...]], ...] = ()
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
         """The edges that leave `component`."""
@@ -167,14 +170,18 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         spill_dir=spill_dir,
         spread=commit_job_tables(plan),
         live=_live(topology),
-        frames=_frames(topology.spout.object),
+        frames=_frames(topology),
+        frame_bolts=tuple(
+            (one.id, one.object, tuple(read.component for read in one.inputs))
+            for one in topology.components
+            if one.kind == "frame"
+        ),
     )
 
 
-def _frames(spout: Any) -> Mapping[str, str] | None:
-    if not getattr(spout, "frames", False):
-        return None
-    return {name: column.spark for name, column in spout.columns.items()}
+def _frames(topology: Topology) -> Mapping[str, Mapping[str, str]]:
+    own = (one for one in topology.components if getattr(one.object, "frames", False))
+    return {one.id: {name: column.spark for name, column in one.object.columns.items()} for one in own}
 
 
 def _live(topology: Topology) -> frozenset[str]:

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -70,6 +69,7 @@ class SparkEngine:
             self._session = client.sessions.acquire(f"txstorm {program.topology}")
         else:
             client.check_session(self._session)
+        frames.check(self._session, program)
 
     def warm_up(self) -> None:
         """Run an empty job shaped like a pack, so that Spark loads its classes and the workers load the program."""
@@ -152,15 +152,33 @@ class SparkEngine:
     def _run(self, pack: Pack, group: str) -> list[Processed]:
         assert self._program is not None
         program, shipped = self._program, self._shipped_program()
-
-        light = (
-            replace(pack, inputs=tuple(replace(one, payload=None) for one in pack.inputs)) if program.frames else pack
-        )
+        if program.frames:
+            return self._run_frames(program, shipped, pack, group)
 
         def frame() -> Any:
-            return self._frame(program, lambda level: stage_function(shipped, light, level), pack)
+            return self._frame(program, lambda level: stage_function(shipped, pack, level))
 
         return gather(program, pack, self._collected(frame, group))
+
+    def _run_frames(self, program: Program, shipped: Shipped, pack: Pack, group: str) -> list[Processed]:
+        """Process a pack whose rows are in DataFrames, which are built and computed in the job group of the pack."""
+        with client.job_group(self._session, group):
+            made = frames.PackFrames(self._session, program, pack)
+        if not made.pack.inputs:
+            return made.complete([])
+
+        def frame() -> Any:
+            return self._frame(program, lambda level: stage_function(shipped, made.pack, level), made.together())
+
+        try:
+            return made.complete(gather(program, made.pack, self._collected(frame, group)))
+        except EngineError as error:
+            row = frames.failure_of(program, error.__cause__ or error)
+            if row is None or len(made.pack.inputs) > 1:  # then each is tried by itself
+                raise
+            return [Processed(made.pack.inputs[0].attempt, error=row)]
+        finally:
+            made.release()
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
         """Run the shares of a large commit and collect their results; no shuffle, as the input is already divided."""
@@ -195,21 +213,14 @@ class SparkEngine:
             return InputError(message)
         return EngineError(client.explain_failure(error))
 
-    def _frame(self, program: Program, function: Callable[[int], StageFunction], pack: Pack | None = None) -> Any:
-        """Build the data frame of all stages; `function` returns the function of a stage.
-
-        `pack`: the inputs of a frame spout are read.
-        """
-        rows = client.cargo_type(*SCHEMA.names)
-        tasks = program.stages[0].tasks
-        if program.frames is None or pack is None:
-            frame = self._session.range(0, tasks, 1, tasks)
-        else:
-            frame = frames.together(self._session, pack, program.frames, tasks)
+    def _frame(self, program: Program, function: Callable[[int], StageFunction], rows: Any = None) -> Any:
+        """Build the data frame of all stages; `function` returns the function of a stage; `rows`: those of frames."""
+        cargo, tasks = client.cargo_type(*SCHEMA.names), program.stages[0].tasks
+        frame = self._session.range(0, tasks, 1, tasks) if rows is None else rows
         for stage in program.stages:
             if stage.level > 0:
                 frame = client.exchange(frame, stage.tasks, "target")
-            frame = frame.mapInArrow(function(stage.level), rows)
+            frame = frame.mapInArrow(function(stage.level), cargo)
         return frame
 
     def _shipped_program(self) -> Shipped:
@@ -247,9 +258,9 @@ def stage_function(shipped: Shipped, pack: Pack, level: int) -> StageFunction:
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         program = shipped.load()
-        if level == 0 and program.frames is not None:
+        if level == 0 and program.frames:
             task, arrived = client.partition_index(), list[Cargo]()
-            given = frames.with_rows(pack, batches)
+            given = frames.with_rows(program, pack, batches)
         else:
             (task, arrived), given = _read(batches, level), pack
         sent = StageTask(program, level, task, given).run(arrived)

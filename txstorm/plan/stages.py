@@ -7,6 +7,7 @@ from functools import cached_property
 
 from txstorm.api.output import Grouping
 from txstorm.plan.map_side import with_map_sides
+from txstorm.topology.frames import FRAME, with_equal_tasks
 from txstorm.topology.graph import Component, Input, Topology
 
 
@@ -93,10 +94,10 @@ def compile_plan(topology: Topology) -> Plan:
     """Compile `topology` into stages, commit order and edges.
 
     A processing-phase component is on the level of its furthest source, or on the next level if it reads that source
-    through an exchange; the spout is on level 0. Commit-phase components (committers and all components downstream
-    of them) have no level.
+    through an exchange; the spout and frame bolts are on level 0. Commit-phase components (committers and all
+    components downstream of them) have no level.
     """
-    topology = with_map_sides(topology)
+    topology = with_map_sides(with_equal_tasks(topology))
     edges = _edges(topology)
     levels = _levels(topology, edges)
     depth = max(levels.values()) + 1
@@ -105,7 +106,8 @@ def compile_plan(topology: Topology) -> Plan:
 
 
 def _edges(topology: Topology) -> tuple[Edge, ...]:
-    pairs = [(target, read) for target in topology.components for read in target.inputs]
+    tuples = (one for one in topology.components if one.kind != FRAME)  # the others read DataFrames, in the driver
+    pairs = [(target, read) for target in tuples for read in target.inputs]
     return tuple(_edge(topology, index, target, read) for index, (target, read) in enumerate(pairs))
 
 
@@ -135,7 +137,8 @@ def _levels(topology: Topology, edges: tuple[Edge, ...]) -> dict[str, int]:
     for component in topology.components[1:]:
         if component.id not in topology.commit_phase:
             arriving = (edge for edge in edges if edge.target == component.id)
-            levels[component.id] = max(levels[edge.source] + (0 if edge.local else 1) for edge in arriving)
+            reached = (levels[edge.source] + (0 if edge.local else 1) for edge in arriving)
+            levels[component.id] = 0 if component.kind == FRAME else max(reached)
     return levels
 
 

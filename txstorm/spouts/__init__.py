@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from txstorm.spouts.files.spout import FileSpout
-from txstorm.spouts.frames import FrameSpout, StreamSpout
+from txstorm.spouts.frames import FrameSpout, MemoryFrames, StreamSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.spouts.rate import RateSpout
 
@@ -22,6 +22,7 @@ __all__ = [
     "Avro",
     "FileSpout",
     "FrameSpout",
+    "MemoryFrames",
     "MemoryTransactionalSpout",
     "OpaqueMemoryTransactionalSpout",
     "OpaqueTransactionalKafkaSpout",

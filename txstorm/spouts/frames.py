@@ -7,13 +7,14 @@ it, and the offsets of its sources at the end of the batch, as the query's check
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
-from txstorm.ddl import frame_columns
+from txstorm.ddl import columns_text, frame_columns
 from txstorm.errors import SpoutError
 
 
@@ -65,6 +66,53 @@ class _FrameEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         for batch in self._context.payload:
             collector.emit_batch(batch)
+
+
+class MemoryFrames(FrameSpout):
+    """Frame spout over batches in the driver's memory, one in each transaction; for tests.
+
+    Example::
+
+        MemoryFrames("country STRING, cents BIGINT", [[("de", 700), ("fr", 450)], [("de", 50)]])
+
+    Args:
+        columns: the columns, in Spark's DDL.
+        batches: the rows of each transaction; batches can be appended while the topology runs.
+    """
+
+    live = False
+
+    def __init__(self, columns: str, batches: Sequence[Sequence[Sequence[Any]]]) -> None:
+        super().__init__(columns)
+        self.batches: Sequence[Sequence[Sequence[Any]]] | None = batches
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """Return a coordinator that plans the next batch."""
+        assert self.batches is not None, "its batches stay in the driver"
+        return _MemoryFramesCoordinator(self.batches)
+
+    def frame(self, spark: Any, metadata: Any) -> Any:
+        """Return the batch as a DataFrame."""
+        assert self.batches is not None, "its batches stay in the driver"
+        return spark.createDataFrame(list(self.batches[metadata]), columns_text(self.columns))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "batches": None}
+
+
+class _MemoryFramesCoordinator(SpoutCoordinator):
+    def __init__(self, batches: Sequence[Any]) -> None:
+        self._batches = batches
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        following = 0 if prev_metadata is None else prev_metadata + 1
+        return following if following < len(self._batches) else NOT_READY
+
+    def latest(self) -> Any:
+        return len(self._batches)
+
+    def reached(self, metadata: Any, mark: Any) -> bool:
+        return bool(mark == 0 or (metadata is not None and metadata >= mark - 1))
 
 
 class StreamBatch(NamedTuple):

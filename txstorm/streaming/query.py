@@ -13,8 +13,8 @@ from typing import Any
 
 from txstorm.books.data_directory import default_directory, was_run
 from txstorm.books.origin import origin_of
-from txstorm.clients.spark import active_session, is_connect
-from txstorm.clients.spark_query import CONNECT, StreamingQuery, frame_types, read_to_end
+from txstorm.clients.spark import active_session, frame_types, is_connect
+from txstorm.clients.spark_query import CONNECT, StreamingQuery, read_to_end
 from txstorm.ddl import columns_fault
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import HeldError, InputError, KilledError, SettingError, SpoutError, StoppedError

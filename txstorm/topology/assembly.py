@@ -16,6 +16,7 @@ from txstorm.api.state import KeyedState, SinkTable, arrow_type
 from txstorm.errors import TxstormError
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
+from txstorm.topology.frames import FRAME
 from txstorm.topology.graph import Input, found_tables
 from txstorm.topology.settings import Settings
 from txstorm.user_code import misfits
@@ -42,9 +43,25 @@ class _Inspection:
         if at not in self._done:
             self._under_way.add(at)
             assembled = isinstance(declaration.object, AssembledBolt) and declaration.role != "spout"
+            fault = self._frame_fault(declaration) if declaration.role == FRAME else ""
             self._done[at] = self._assembled(declaration) if assembled else inspect(declaration)
+            if fault:
+                self._done[at].faults.append(fault)
+                self._done[at].streams = None
             self._under_way.discard(at)
         return self._done[at]
+
+    def _frame_fault(self, declaration: Declaration) -> str:
+        """Find the columns of a frame bolt; return why that is impossible, unless its inputs have the fault."""
+        sources = [self._by_id.get(one.component) for one in declaration.inputs]
+        frames = [one for one in sources if one is not None and getattr(one.object, "frames", False)]
+        if not frames or len(frames) < len(sources) or any(id(one) in self._under_way for one in frames):
+            return ""
+        infos = [self.info(one) for one in frames]
+        if any(one.streams is None for one in infos):
+            return ""
+        fault = declaration.object.inspect([one.object.columns for one in frames])
+        return f"frame bolt {declaration.id!r}: {fault}" if fault else ""
 
     def _assembled(self, declaration: Declaration) -> ComponentInfo:
         bolt: AssembledBolt = declaration.object

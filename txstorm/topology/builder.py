@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txstorm.api.assembly import AssembledBolt
@@ -13,6 +13,7 @@ from txstorm.topology.assembly import inspect_all
 from txstorm.topology.checks.validate import Report, validate
 from txstorm.topology.components import ComponentInfo
 from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
+from txstorm.topology.frames import FRAME, FrameBolt, FrameDeclarer
 from txstorm.topology.graph import Topology, topological
 from txstorm.topology.settings import Settings
 
@@ -53,6 +54,29 @@ class TransactionalTopologyBuilder:
         (see `txstorm.api.bolt.BatchBolt`).
         """
         return self._add(id, bolt, parallelism, "committer", external)
+
+    def set_frame_bolt(
+        self,
+        id: str,
+        function: Callable[..., Any],
+        parallelism: int | None = None,
+        *,
+        columns: str | None = None,
+    ) -> FrameDeclarer:
+        """Add a function of Spark DataFrames, one for each input, that returns a DataFrame; return its declarer.
+
+        It gets the rows of one transaction. Frame bolts read the frame spout and other frame bolts; any other bolt may
+        follow. They have as many tasks as the one of them that has most.
+
+        Args:
+            id: the component's id.
+            function: the function; `build_topology` calls it with DataFrames without rows, to know its columns.
+            parallelism: number of tasks; None: 1.
+            columns: the columns of its result in Spark's DDL; the topology is then built without Spark.
+        """
+        declaration = Declaration(id, FrameBolt(function, columns), parallelism, FRAME)
+        self._declarations.append(declaration)
+        return FrameDeclarer(declaration)
 
     def get_spout_declarer(self) -> SpoutDeclarer:
         """Return the declarer of the spout, to configure it and limit its rate."""
@@ -101,6 +125,7 @@ class TransactionalTopologyBuilder:
         self._declarations.append(declaration)
         return BoltDeclarer(declaration)
 
+    setFrameBolt = set_frame_bolt  # noqa: N815 - camelCase throughout
     setBolt = set_bolt  # noqa: N815 - Storm's name
     setCommitterBolt = set_committer_bolt  # noqa: N815 - Storm's name
     getSpoutDeclarer = get_spout_declarer  # noqa: N815 - Storm's name

@@ -115,6 +115,8 @@ def _spout_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
 
 
 def _bolt_kind(declaration: Declaration, faults: list[str]) -> Kind | None:
+    if declaration.role == "frame":
+        return "frame"
     if _is_class(declaration, faults):
         return None
     bolt = declaration.object

@@ -14,7 +14,7 @@ from txstorm.api.output import CustomStreamGrouping, Grouping
 from txstorm.topology.graph import Input
 from txstorm.topology.settings import STORM_KEYS, Settings
 
-Role = Literal["spout", "bolt", "committer"]
+Role = Literal["spout", "frame", "bolt", "committer"]
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Declaration:
         id: the component's id.
         object: the spout or bolt.
         parallelism: number of tasks; None: 1.
-        role: spout, bolt or committer, by the builder call: constructor, `set_bolt` or `set_committer_bolt`.
+        role: spout, frame bolt, bolt or committer, by the builder call: constructor, `set_frame_bolt`, `set_bolt` or
+            `set_committer_bolt`.
         inputs: the subscriptions declared so far.
         configuration: the component's own configuration.
         external: whether the component has effects outside the transaction; None: as its class declares.

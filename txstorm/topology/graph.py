@@ -50,7 +50,7 @@ def _flat(value: Any) -> tuple[Any, ...]:
 
 PROVIDING = ("state_provider", "state_provider_config", "state_may_be_lost")
 """Settings that determine where the states of managed bolts are."""
-Kind = Literal["spout", "basic", "batch", "committer"]
+Kind = Literal["spout", "frame", "basic", "batch", "committer"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Component:
 
     Attributes:
         id: name, unique in the topology.
-        kind: spout, basic bolt, batch bolt or committer.
+        kind: spout, frame bolt, basic bolt, batch bolt or committer.
         object: the user's spout or bolt; every task works with a copy.
         parallelism: number of tasks, at least 1.
         inputs: subscriptions in the order of their declaration; empty for the spout.

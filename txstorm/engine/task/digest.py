@@ -14,10 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.engine.task.collector import Emitted
-from txstorm.engine.task.routing import row_hashes
 from txstorm.keys import filled
 
-_ODD = 0xBF58476D1CE4E5B9
 _NUMBERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
@@ -31,20 +29,6 @@ def digest_of_rows(emitted: Iterable[Emitted]) -> str:
     for key in sorted(streams):
         whole.update(f"{key}{streams[key].rows}".encode() + streams[key].digest())
     return str(whole.hexdigest())
-
-
-def unordered_digest(emitted: Iterable[Emitted]) -> str:
-    """Compute the share of one task in a digest that depends neither on the order of rows nor on their task.
-
-    It is the number of rows and two sums over the hashes of the rows, modulo 2^64.
-    """
-    rows, sums = 0, [0, 0]
-    for one in emitted:
-        hashes = row_hashes(one.batch, range(one.batch.num_columns))
-        rows += len(hashes)
-        for number, mixed in enumerate((hashes, (hashes ^ (hashes >> np.uint64(29))) * np.uint64(_ODD))):
-            sums[number] += int(mixed.sum(dtype=np.uint64))
-    return f"{rows}:{sums[0]}:{sums[1]}"
 
 
 def missing_digests(

@@ -17,13 +17,13 @@ from txstorm import faults
 from txstorm.api.context import TaskContext
 from txstorm.engine.cargo import Cargo, Kind, split
 from txstorm.engine.gc_pause import seldom_collected
-from txstorm.engine.port import BATCH, ErrorRow, Pack, TxidInput
+from txstorm.engine.port import ErrorRow, Pack, TxidInput
 from txstorm.engine.program import ComponentSpec, Program
 from txstorm.engine.spill import spill
 from txstorm.engine.task.collector import Emitted, Observe, OutputCollector
 from txstorm.engine.task.component_run import ComponentRun, PhaseRun, Sent
 from txstorm.engine.task.dead_letters import Letters
-from txstorm.engine.task.digest import missing_digests, unordered_digest
+from txstorm.engine.task.digest import missing_digests
 from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.engine.task.fingerprints import leaving_alone
 from txstorm.errors import EmitError
@@ -162,15 +162,16 @@ class StageTask:
                 self._spout.cleanup_before(self.pack.committed)
         self._spout_context.attempt = txid_input.attempt
         self._spout_context.stamp = txid_input.stamp
-        self._spout_context.payload = txid_input.payload
+        payload = txid_input.payload
+        self._spout_context.payload = payload.get(run.spec.id, ()) if self.program.frames else payload
         emit = partial(self._spout.run, txid_input.attempt, txid_input.document, self._carried, collector)
         return emit() if self.observe is None else leaving_alone(txid_input.payload, run.spec.id, emit)
 
     def undigested(self, spec: ComponentSpec, emitted: Sequence[Emitted], digests: Mapping[str, str]) -> dict[str, str]:
         """Compute digests of the rows emitted by the spout task, for sources that have not provided any digest."""
         assert self._spout is not None
-        if self.program.frames is not None:
-            return {BATCH: unordered_digest(emitted)}
+        if self.program.frames:  # Spark takes it, of the DataFrame
+            return {}
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
@@ -205,6 +206,8 @@ class TxidRun(PhaseRun):
         run = ComponentRun(self, spec, self._task.task)
         if spec.kind == "spout":
             sent = self._emit(run)
+        elif spec.kind == "frame":
+            sent = self._pass_on(run)
         else:
             arrivals = self.arrivals.pop((spec.id, run.task), [])
             sent = run.run(sorted(arrivals, key=lambda one: one.order))
@@ -244,6 +247,18 @@ class TxidRun(PhaseRun):
             metadata = metadata_of(self.input.document, parts, run.task, spec.parallelism)
             self.letters.add_metadata(run.failure(error, trace=False), spec.id, run.task, metadata)
             return None
+
+    def _pass_on(self, run: ComponentRun) -> Sent | None:
+        """Return the rows of a frame bolt, whose work Spark has done; None if the whole batch is diverted."""
+        if self.diversion is not None and self.diversion.whole:
+            return None
+        collector = run.collector()
+        self.at.begin(run.spec.id, run.task, collector)
+        if self.program.leaves_out:
+            collector.divert = self.letters.refuse(run)
+        for batch in self.input.payload.get(run.spec.id, ()):
+            collector.emit_batch(batch)
+        return run.routed(collector, collector.take())
 
     def send(self, edge: Edge, source: int, target: int, batch: pa.RecordBatch, partition: int) -> None:
         """Pass rows of `edge` to the next component of this task, or keep them as cargo."""

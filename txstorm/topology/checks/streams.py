@@ -8,6 +8,7 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.api.output import Grouping, StreamDeclaration
 from txstorm.topology.components import ComponentInfo
+from txstorm.topology.frames import FrameBolt, frame_faults
 from txstorm.topology.graph import Input
 
 KEYED = ("fields", "partial_key")
@@ -15,6 +16,9 @@ KEYED = ("fields", "partial_key")
 
 def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
     """Yield the faults of the inputs of component `one`; `known` holds all components, keyed by id."""
+    if isinstance(one.object, FrameBolt):
+        yield from frame_faults(one.id, one.object, one.inputs, known)
+        return
     if one.role != "spout" and not one.inputs:
         yield (
             f"bolt {one.id!r} subscribes to nothing; add a grouping to its declarer, "

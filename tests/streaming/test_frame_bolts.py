@@ -1,0 +1,153 @@
+"""Frame bolts: any code of DataFrames between a frame spout and bolts on tuples, transaction by transaction."""
+
+from collections import Counter
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pytest
+
+from txstorm import TransactionalTopologyBuilder, faults, run
+from txstorm.bolts import Map, SumByKey
+from txstorm.errors import TopologyError, TopologyFailed
+from txstorm.results.read import read_sink, read_state
+from txstorm.sinks import DeltaSink
+from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout
+
+pytestmark = pytest.mark.spark
+COLUMNS = "country STRING, cents BIGINT"
+BATCHES = [[("abc"[n % 3], n) for n in range(start, start + start % 7 + 1)] for start in range(12)]
+
+
+def builder(batches=BATCHES, columns=COLUMNS):
+    return TransactionalTopologyBuilder("orders", "orders", MemoryFrames(columns, batches), 2)
+
+
+def totals(orders):
+    return orders.where("cents > 1").groupBy("country").agg({"cents": "sum"}).toDF("country", "cents")
+
+
+def go(made, data_dir, spark, **settings):
+    topology = made.set_settings(settings).build_topology()
+    return run(topology, spark=spark, data_dir=data_dir, available_now=True)
+
+
+def test_each_transaction_is_aggregated_by_itself_also_within_a_pack(spark, tmp_path):
+    made = builder()
+    made.set_frame_bolt("counts", lambda orders: orders.groupBy().count().toDF("n")).reads("orders")
+    made.set_bolt("kept", DeltaSink("counts", {"n": int})).shuffle_grouping("counts")
+    go(made, tmp_path, spark, max_pack_txids=8).awaitTermination()
+    kept = read_sink(tmp_path, "counts").sort_by("_txid").to_pylist()
+    assert [row["n"] for row in kept] == [len(batch) for batch in BATCHES]
+
+
+def test_several_readers_and_frame_bolts_over_one_evaluation(spark, tmp_path):
+    names = spark.createDataFrame([("a", "Austria"), ("b", "Belgium")], "country STRING, name STRING")
+    made = builder()
+    made.set_frame_bolt("totals", totals, 3).reads("orders")
+    made.set_frame_bolt("named", lambda sums: sums.join(names, "country"), 2).reads("totals")
+    made.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("totals", ["country"])
+    made.set_bolt("rows", DeltaSink("rows", {"country": str, "cents": int}), 2).shuffle_grouping("orders")
+    made.set_bolt("named-rows", DeltaSink("named", {"country": str, "cents": int, "name": str})).global_grouping(
+        "named"
+    )
+    handle = go(made, tmp_path, spark)
+    handle.awaitTermination()
+    rows = [row for batch in BATCHES for row in batch]
+    assert Counter((row["country"], row["cents"]) for row in read_sink(tmp_path, "rows").to_pylist()) == Counter(rows)
+    sums = Counter()
+    for country, cents in rows:
+        sums[country] += cents if cents > 1 else 0
+    assert {row["country"]: row["cents"] for row in read_state(tmp_path, "sums").to_pylist()} == +sums
+    named = Counter()
+    for row in read_sink(tmp_path, "named").to_pylist():
+        named[row["name"]] += row["cents"]
+    assert named == {"Austria": sums["a"], "Belgium": sums["b"]}
+    assert sum(one["tuples"] for one in handle.history().to_pylist()) > 0
+
+
+def test_values_of_all_types_arrive_as_python_has_them(spark, tmp_path):
+    columns = "t TIMESTAMP, d DATE, m DECIMAL(20, 3), x DOUBLE, b BINARY, l ARRAY<STRUCT<n: INT>>, s STRING, o BOOLEAN"
+    at = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+    row = (at, date(2026, 1, 2), Decimal("12345678901234567.125"), 0.1, b"\x00a", [{"n": 1}, {"n": None}], "é", True)
+    made = builder([[row, (None,) * 8]], columns)
+    made.set_frame_bolt("same", lambda frame: frame).reads("orders")
+    made.set_bolt("text", Map(lambda one: repr([*one.values][1:]), "text")).global_grouping("same")
+    made.set_bolt("at", Map(lambda one: None if one["t"] is None else one["t"].isoformat(), "text")).global_grouping(
+        "same"
+    )
+    made.set_bolt("kept", DeltaSink("kept", {"text": str})).global_grouping("text").global_grouping("at")
+    go(made, tmp_path, spark).awaitTermination()
+    kept = Counter(one["text"] for one in read_sink(tmp_path, "kept").to_pylist())
+    assert kept == Counter([repr(list(row[1:])), repr([None] * 7), at.isoformat(), None])
+
+
+def test_a_failed_bolt_ends_the_run_at_its_transaction_or_is_left_out(spark, tmp_path):
+    def odd(orders):
+        return orders.selectExpr("country", "CASE WHEN cents = 5 THEN raise_error('five') ELSE cents END AS cents")
+
+    made = builder()
+    made.set_frame_bolt("odd", odd, columns=COLUMNS).reads("orders")
+    made.set_bolt("rows", DeltaSink("rows", {"country": str, "cents": int})).global_grouping("odd")
+    handle = go(made, tmp_path / "stops", spark, max_retries=0, on_error="fail_topology")
+    with pytest.raises(TopologyFailed, match=r"txid .*odd.*five"):
+        handle.awaitTermination()
+    bad = next(number for number, batch in enumerate(BATCHES, 1) if any(cents == 5 for _, cents in batch))
+    assert handle.committed == bad - 1
+    handle = go(made, tmp_path / "goes-on", spark, on_error="dead_letter")
+    handle.awaitTermination()
+    good = [row for batch in BATCHES if all(cents != 5 for _, cents in batch) for row in batch]
+    kept = read_sink(tmp_path / "goes-on", "rows").to_pylist()
+    assert Counter((row["country"], row["cents"]) for row in kept) == Counter(good)
+
+
+def test_a_replay_has_the_digest_of_the_first_attempt_whatever_the_order(spark, tmp_path):
+    batches = [list(batch) for batch in BATCHES]
+    made = builder(batches)
+    made.set_frame_bolt("totals", totals).reads("orders")
+    made.set_bolt("sums", SumByKey("country", "cents", "sums")).fields_grouping("totals", ["country"])
+    faults.arm("p6.before:raise:2")
+    with pytest.raises(faults.InjectedFault):
+        go(made, tmp_path, spark, max_group_txids=1).awaitTermination()
+    faults.arm("")
+    for batch in batches:
+        batch.reverse()
+    go(made, tmp_path, spark, max_group_txids=1).awaitTermination()
+    sums = Counter()
+    for country, cents in (row for batch in BATCHES for row in batch):
+        sums[country] += cents if cents > 1 else 0
+    assert {row["country"]: row["cents"] for row in read_state(tmp_path, "sums").to_pylist()} == +sums
+
+
+@pytest.mark.parametrize(
+    ("declare", "fault"),
+    [
+        (lambda made: made.set_frame_bolt("f", totals), "frame bolt 'f' reads nothing"),
+        (lambda made: made.set_frame_bolt("f", totals).reads("order"), "which does not exist"),
+        (lambda made: made.set_frame_bolt("f", 7).reads("orders"), "is no function of DataFrames"),
+        (lambda made: made.set_frame_bolt("f", lambda orders: 7).reads("orders"), "returned int, expected a DataFrame"),
+        (
+            lambda made: made.set_frame_bolt("f", lambda orders: orders.select("x")).reads("orders"),
+            "its function raised",
+        ),
+        (lambda made: made.set_frame_bolt("f", totals, columns="a INT b").reads("orders"), "',' or the end"),
+        (lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("map(1, 2) m")).reads("orders"), "type map"),
+        (lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("1 a", "2 a")).reads("orders"), "two columns"),
+    ],
+)
+def test_faults_are_found_when_the_topology_is_built(spark, declare, fault):
+    made = builder()
+    declare(made)
+    with pytest.raises(TopologyError, match=fault):
+        made.build_topology()
+
+
+def test_edges_that_cannot_be_are_named(spark):
+    made = TransactionalTopologyBuilder("t", "rows", MemoryTransactionalSpout([["a"]], "word"))
+    made.set_frame_bolt("f", totals).reads("rows")
+    with pytest.raises(TopologyError, match="'rows' → 'f': a frame bolt reads a frame spout or frame bolts"):
+        made.build_topology()
+    made = builder()
+    made.set_frame_bolt("f", totals).reads("orders")
+    made.set_bolt("sums", SumByKey("land", "cents", "sums")).fields_grouping("f", ["land"])
+    with pytest.raises(TopologyError, match="no field 'land'"):
+        made.build_topology()

@@ -1,0 +1,103 @@
+"""Frame bolts: functions from DataFrames to a DataFrame, and the columns of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
+
+from txstorm.api.bolt import Component as Base
+from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.output import Grouping, OutputFieldsDeclarer
+from txstorm.ddl import FrameColumn, frame_columns
+from txstorm.errors import TxstormError
+from txstorm.topology.declarers import Declaration
+from txstorm.topology.graph import Component, Input, Topology
+from txstorm.user_code import described
+
+FRAME: Final = "frame"
+"""Kind of a component that a frame bolt is, role of its declaration, and kind of the grouping of its inputs."""
+
+
+class FrameBolt(Base):
+    """A function of DataFrames as a component; made by `TransactionalTopologyBuilder.set_frame_bolt`.
+
+    Attributes:
+        function: the user's function; None in a worker, which only gets its rows.
+        given: the columns of its result in Spark's DDL, as declared; None: the function is asked.
+        columns: name → type of the columns of its result; empty until `inspect` has found them.
+    """
+
+    frames = True
+
+    def __init__(self, function: Callable[..., Any], given: str | None) -> None:
+        self.function: Callable[..., Any] | None = function
+        self.given = given
+        self.columns: dict[str, FrameColumn] = {}
+
+    def inspect(self, inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
+        """Find the columns, by calling the function with empty DataFrames if they are not given; return a fault."""
+        try:
+            text = self.given
+            if text is None:
+                # Loaded when it is called: what declares a topology does without Spark otherwise.
+                text = import_module("txstorm.engine.frames").columns_of(self.function, inputs)
+            self.columns = frame_columns(text)
+        except TxstormError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - user code: any failure is a fault of the topology
+            return f"its function raised {type(error).__name__} for DataFrames without rows: {error}"
+        return ""
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the columns of the result."""
+        declarer.declare(self.columns)
+
+    def known_types(self) -> dict[str, Any]:
+        """Return the types of the fields."""
+        return {name: column.arrow for name, column in self.columns.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "function": None}
+
+
+class FrameDeclarer:
+    """Declares the inputs of one frame bolt."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+
+    def reads(self, *components: str) -> FrameDeclarer:
+        """Give the function the DataFrames of the frame spout, or of other frame bolts, in this order."""
+        self._declaration.inputs += [Input(one, DEFAULT_STREAM, Grouping(FRAME)) for one in components]
+        return self
+
+
+def frame_faults(id: Any, given: FrameBolt, inputs: Sequence[Input], known: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the faults of a frame bolt; `known`: id → inspected component."""
+    if not callable(given.function):
+        yield f"frame bolt {id!r}: {described(given.function)} is no function of DataFrames"
+    if not inputs:
+        yield f"frame bolt {id!r} reads nothing; name its inputs, as in .reads({next(iter(known), 'spout')!r})"
+    for one in inputs:
+        source = known.get(one.component) if isinstance(one.component, str) else None
+        if source is None:
+            hint = near(str(one.component), list(known))
+            yield f"frame bolt {id!r} reads {one.component!r}, which does not exist{hint}; known are {', '.join(known)}"
+        elif not getattr(source.object, "frames", False):
+            yield (
+                f"{one.component!r} → {id!r}: a frame bolt reads a frame spout or frame bolts, and {one.component!r} "
+                "emits tuples; do this work on tuples, or before them"
+            )
+
+
+def with_equal_tasks(topology: Topology) -> Topology:
+    """Return `topology` with as many tasks of each frame component as the largest number: they share partitions."""
+    own = [one for one in topology.components if getattr(one.object, "frames", False)]
+    tasks = max((one.parallelism for one in own), default=0)
+
+    def equal(one: Component) -> Component:
+        return replace(one, parallelism=tasks) if one in own and one.parallelism != tasks else one
+
+    return replace(topology, components=tuple(map(equal, topology.components))) if len(own) > 1 else topology
