@@ -5,8 +5,10 @@ It is one module, as all of them find their records, name their places and refus
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import threading
 from bisect import bisect, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,21 +171,21 @@ class LineFormat:
         return np.append(ends, len(data)) if self.is_record(data[ends[-1] if len(ends) else 0 :]) else ends
 
     def _not_utf8(self, records: Records) -> dict[int, Undecodable]:
-        """Return number → fault of the records that are not UTF-8; it decodes pieces, all of which an error copies."""
+        """Return number → fault of the records that are not UTF-8; decoding goes on behind each of them."""
         data, faults = records.data, dict[int, Undecodable]()
         if data.isascii() or self.errors == "replace" or is_utf8(data):
             return faults
-        ends, start = records.ends, 0
-        while start < ends[-1]:
-            stop = int(ends[min(int(ends.searchsorted(start + _DECODED)), len(ends) - 1)])
-            try:
-                data[start:stop].decode()
-            except UnicodeDecodeError as error:
-                number, at = int(ends.searchsorted(start + error.start, "right")), start + error.start
-                why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
-                faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'")
-                stop = int(ends[number])
-            start = stop
+        ends = records.ends
+
+        def note(error: UnicodeError) -> tuple[str, int]:
+            assert isinstance(error, UnicodeDecodeError)
+            number = int(ends.searchsorted(at := error.start, "right"))
+            why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
+            faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'")
+            return "", int(ends[number])
+
+        _decoding.note = note
+        data.decode("utf-8", _NOTED)
         return faults
 
 
@@ -250,8 +252,10 @@ class Parsed(NamedTuple):
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
-_DECODED = 1 << 13
-"""Bytes of the pieces that are searched for records that are not UTF-8."""
+_NOTED = "txstorm-noted"
+"""Handler of decoding errors that calls `note` of `_decoding`, which is the thread's own."""
+_decoding = threading.local()
+codecs.register_error(_NOTED, lambda error: _decoding.note(error))
 _MOST_COUNTED = 1000
 COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
