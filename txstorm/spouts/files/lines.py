@@ -189,30 +189,6 @@ class LineFormat:
         return faults
 
 
-class Place(NamedTuple):
-    """Location of one record.
-
-    Attributes:
-        start: the offset of its first byte.
-        stop: the offset after its last byte.
-        line: the number of its line in the file; None beyond `COUNTED`.
-    """
-
-    file: str
-    start: int
-    stop: int
-    line: int | None = None
-
-    def __str__(self) -> str:
-        line = "" if self.line is None else f", line {self.line}"
-        return f"{self.file}{line} (bytes {self.start}-{self.stop})"
-
-    def described(self, data: bytes) -> dict[str, Any]:
-        """Return the description of the record for a dead letter; bytes that are not UTF-8 are escaped."""
-        text = data.strip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
-        return {"file": self.file, "line": self.line, "from": self.start, "to": self.stop, "text": text}
-
-
 class Undecodable(Exception):
     """One record is invalid.
 
@@ -228,9 +204,11 @@ class Undecodable(Exception):
         self._cure = cure
         self.row, self.misfit = row, misfit
 
-    def error(self, place: Place) -> SpoutError:
-        """Return the error to report for the record at `place`."""
-        error = SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
+    def error(self, record: Mapping[str, Any]) -> SpoutError:
+        """Return the error to report for the record with the description `record`; see `_Located.described`."""
+        line = "" if record["line"] is None else f", line {record['line']}"
+        place = f"{record['file']}{line} (bytes {record['from']}-{record['to']})"
+        error = SpoutError(f"file spout: {place}: {self.args[0]}; {self._cure}{LEAVE_OUT}")
         error.__cause__ = self.misfit
         return error
 
@@ -243,8 +221,8 @@ class Parsed(NamedTuple):
 
     def beside(self, found: Mapping[int, Undecodable], records: Records) -> Parsed:
         """Return the same of all `records`, of which those with a fault in `found` had been left out."""
-        if not found:
-            return self
+        if not found or not self.faults:
+            return Parsed(self.good, found or self.faults)
         numbers = records.others(found)
         return Parsed(self.good, {**found, **{int(numbers[row]): fault for row, fault in self.faults.items()}})
 
@@ -255,7 +233,7 @@ KEPT = 64 * 1024
 _NOTED = "txstorm-noted"
 """Handler of decoding errors that calls `note` of `_decoding`, which is the thread's own."""
 _decoding = threading.local()
-codecs.register_error(_NOTED, lambda error: _decoding.note(error))
+codecs.register_error(_NOTED, lambda error: _decoding.note(error))  # noqa: PLW0108 - the thread's own
 _MOST_COUNTED = 1000
 COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
@@ -327,8 +305,11 @@ class _Located:
     def _line_ends(self) -> Offsets:
         return np.flatnonzero(np.frombuffer(self.records.data, np.uint8) == 10)
 
-    def places(self, numbers: Sequence[int]) -> Iterator[tuple[Place, bytes]]:
-        """Yield the place of each of the records, without line ends before it, and its bytes."""
+    def described(self, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield the description of each of the records, without line ends around it, for a dead letter.
+
+        `line` is None beyond `COUNTED`; bytes that are not UTF-8 are escaped.
+        """
         first, before, file = self._segment.start, self._lines_before, self._segment.file
         data, ends, chosen = self.records.data, self.records.ends, np.array(numbers)
         stops, given = ends[chosen].tolist(), np.where(chosen > 0, ends[chosen - 1], 0).tolist()
@@ -336,13 +317,14 @@ class _Located:
         starts = [stop - len(piece) for stop, piece in zip(stops, pieces, strict=True)]
         lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
         for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
-            yield Place(file, first + start, first + stop, line), piece
+            text = piece.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
+            yield {"file": file, "line": line, "from": first + start, "to": first + stop, "text": text}
 
     def refuse(self, faults: Mapping[int, Undecodable], collector: Collector) -> None:
         """Refuse records, given number → fault."""
         numbers = sorted(faults)
-        for number, (place, data) in zip(numbers, self.places(numbers) if numbers else (), strict=True):
-            collector.refuse(faults[number].error(place), place.described(data))
+        for number, record in zip(numbers, self.described(numbers) if numbers else (), strict=True):
+            collector.refuse(faults[number].error(record), record)
 
 
 _counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
@@ -369,9 +351,8 @@ def _lines_before(path: str, offset: int) -> int:
 
 def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
     """Return the description of the `row`-th record without a fault."""
-    number = int(located.records.others(faults)[row])
-    [(place, data)] = located.places([number])
-    return place.described(data)
+    [record] = located.described([int(located.records.others(faults)[row])])
+    return record
 
 
 def is_utf8(data: bytes) -> bool:
@@ -475,7 +456,7 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     try:
         return tuple(_json_object(first.strip("\r\n")))
     except Undecodable as fault:
-        raise fault.error(Place(path, block.start, end)) from None
+        raise fault.error({"file": path, "line": None, "from": block.start, "to": end}) from None
 
 
 def _json_object(line: str) -> dict[str, Any]:
