@@ -181,7 +181,7 @@ class LineFormat:
             assert isinstance(error, UnicodeDecodeError)
             number = int(ends.searchsorted(at := error.start, "right"))
             why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
-            faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'")
+            faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'", shows=False)
             return "", int(ends[number])
 
         _decoding.note = note
@@ -195,20 +195,24 @@ class Undecodable(Exception):
     Args:
         why: the fault.
         cure: the remedy, for the message.
+        shows: whether the message shows the beginning of the record.
         row: number of the record among those being decoded, if it is known.
         misfit: the value that does not fit the declared type of a column, if that is the fault.
     """
 
-    def __init__(self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None) -> None:
+    def __init__(
+        self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None, *, shows: bool = True
+    ) -> None:
         super().__init__(why)
-        self._cure = cure
+        self._cure, self._shows = cure, shows
         self.row, self.misfit = row, misfit
 
-    def error(self, record: Mapping[str, Any]) -> SpoutError:
-        """Return the error to report for the record with the description `record`; see `_Located.described`."""
+    def error(self, record: Mapping[str, Any], data: bytes) -> SpoutError:
+        """Return the error to report for a record with its description (see `_Located.described`) and its bytes."""
         line = "" if record["line"] is None else f", line {record['line']}"
         place = f"{record['file']}{line} (bytes {record['from']}-{record['to']})"
-        error = SpoutError(f"file spout: {place}: {self.args[0]}; {self._cure}{LEAVE_OUT}")
+        given = f": {shown(data)}" if self._shows else ""
+        error = SpoutError(f"file spout: {place}: {self.args[0]}{given}; {self._cure}{LEAVE_OUT}")
         error.__cause__ = self.misfit
         return error
 
@@ -305,8 +309,8 @@ class _Located:
     def _line_ends(self) -> Offsets:
         return np.flatnonzero(np.frombuffer(self.records.data, np.uint8) == 10)
 
-    def described(self, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Yield the description of each of the records, without line ends around it, for a dead letter.
+    def described(self, numbers: Sequence[int]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the description of each of the records, without line ends around it, for a dead letter, and its bytes.
 
         `line` is None beyond `COUNTED`; bytes that are not UTF-8 are escaped.
         """
@@ -318,13 +322,13 @@ class _Located:
         lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
         for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
             text = piece.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
-            yield {"file": file, "line": line, "from": first + start, "to": first + stop, "text": text}
+            yield {"file": file, "line": line, "from": first + start, "to": first + stop, "text": text}, piece
 
     def refuse(self, faults: Mapping[int, Undecodable], collector: Collector) -> None:
         """Refuse records, given number → fault."""
         numbers = sorted(faults)
-        for number, record in zip(numbers, self.described(numbers) if numbers else (), strict=True):
-            collector.refuse(faults[number].error(record), record)
+        for number, (record, data) in zip(numbers, self.described(numbers) if numbers else (), strict=True):
+            collector.refuse(faults[number].error(record, data), record)
 
 
 _counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
@@ -351,7 +355,7 @@ def _lines_before(path: str, offset: int) -> int:
 
 def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
     """Return the description of the `row`-th record without a fault."""
-    [record] = located.described([int(located.records.others(faults)[row])])
+    [(record, _)] = located.described([int(located.records.others(faults)[row])])
     return record
 
 
@@ -442,7 +446,7 @@ class TypedJsonFormat(SkippingBlanks):
         """Return the fields as columns."""
         found = self.objects.read(self._lines(records))
         cure = "correct the file or the types"
-        faults = {row: Undecodable(f"{why}: {shown(records[row])}", cure, misfit=why) for row, why in found.bad.items()}
+        faults = {row: Undecodable(str(why), cure, misfit=why) for row, why in found.bad.items()}
         return Parsed(found.good(), faults)
 
 
@@ -456,7 +460,7 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     try:
         return tuple(_json_object(first.strip("\r\n")))
     except Undecodable as fault:
-        raise fault.error({"file": path, "line": None, "from": block.start, "to": end}) from None
+        raise fault.error({"file": path, "line": None, "from": block.start, "to": end}, first.encode()) from None
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -466,7 +470,7 @@ def _json_object(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
-        raise Undecodable(f"not a JSON record: {fault}: {shown(line.encode('utf-8'))}", "correct the file")
+        raise Undecodable(f"not a JSON record: {fault}", "correct the file")
     return record  # type: ignore[no-any-return]
 
 
