@@ -380,7 +380,7 @@ def restored(rows: Any, kind: pa.DataType | pa.Schema) -> Any:
 
 def rows_out_of_range(column: Values) -> list[int]:
     """Return the rows with a time or date, perhaps in a list or struct, that Python does not have."""
-    if not _has(_is_bounded, column.type) or _is_good(column, column.type):
+    if not has_bounds(column.type) or _is_good(column, column.type):
         return []
     if (bounds := _bounds(column.type)) is None:
         return list(unfit(column, column.type, lambda part, kind: _in_range(_cast(part, kind)), [(0, len(column))]))
@@ -518,7 +518,7 @@ def _too_many_places(kind: pa.DataType) -> str:
 
 def _in_range(column: Values) -> Values:
     """Return `column`; raise `ValueError` if it has a time or date that Python does not have."""
-    for leaf, kind in _leaves(column, column.type) if _has(_is_bounded, column.type) else ():
+    for leaf, kind in _leaves(column, column.type) if has_bounds(column.type) else ():
         bounds = _bounds(kind)
         if bounds is None or leaf.null_count == len(leaf):
             continue
@@ -538,6 +538,11 @@ def _has(is_wanted: Callable[[pa.DataType], bool], kind: pa.DataType) -> bool:
 
 def _is_bounded(kind: pa.DataType) -> bool:
     return _bounds(kind) is not None
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Return whether a column of a type may have a time or date that Python does not have."""
+    return _has(_is_bounded, kind)
 
 
 def _bounds(kind: pa.DataType) -> tuple[int, int] | None:

@@ -11,8 +11,8 @@ import site
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
@@ -163,14 +163,20 @@ def misfits(given: object, base: type) -> Iterator[str]:
     A method that can accept the call passes: default values, ``*args``, decorators and partials are allowed, and so
     are methods that cannot be inspected.
     """
-    for name, method in inspect.getmembers(base, inspect.isfunction):
-        if name.startswith("_") or name in getattr(base, "storm_names", {}):
-            continue
+    for name, method, names in _methods(base):
         found = _attribute(given, name)
         if found is not None and getattr(found, "__func__", None) is not method:
-            why = _misfit(found, method)
+            why = _misfit(found, method, names)
             if why:
                 yield f"{name} of {type(given).__name__}{_place(found)} {why}"
+
+
+@cache
+def _methods(base: type) -> list[tuple[str, Any, list[str]]]:
+    """Return the methods that subclasses of `base` define, with the names of their arguments."""
+    known = getattr(base, "storm_names", {})
+    found = [one for one in inspect.getmembers(base, inspect.isfunction) if not one[0].startswith("_")]
+    return [(name, made, list(inspect.signature(made).parameters)[1:]) for name, made in found if name not in known]
 
 
 def _attribute(given: object, name: str) -> Any:
@@ -180,8 +186,7 @@ def _attribute(given: object, name: str) -> Any:
         return None
 
 
-def _misfit(found: Any, method: Any) -> str:
-    names = list(inspect.signature(method).parameters)[1:]
+def _misfit(found: Any, method: Any, names: Sequence[str]) -> str:
     right = f"def {method.__name__}({', '.join(['self', *names])})"
     if not callable(found):
         return f"is {found!r}, expected a method: {right}"

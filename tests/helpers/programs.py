@@ -2,7 +2,9 @@
 
 Loading txstorm takes a second of processor time, a fork 20 ms. A program finds everything as it would in a new
 interpreter: its arguments, current directory, environment, Python path, files and default signal handlers, and it exits
-as the interpreter does. Its imports are already loaded, though, so tests of imports start a new Python process instead.
+as the interpreter does, except that what is left in memory is not torn down: that would copy every page of it, and
+take as long as a small run. Its imports are already loaded, though, so tests of imports start a new Python process
+instead.
 
 ``programs.py SOCKET`` is the process that forks; it ends when its standard input closes, and kills any programs that
 are still running.
@@ -10,6 +12,7 @@ are still running.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -21,11 +24,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from called import ask
 
@@ -291,5 +295,29 @@ def run_as_main(arguments: Sequence[str]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
+def end(main: Callable[[], None]) -> NoReturn:
+    """Call `main` and end the process with its exit status: wait for its threads, run its hooks, flush its output."""
+    status, interrupted = 0, False
+    try:
+        main()
+    except SystemExit as raised:
+        if raised.code is not None and not isinstance(raised.code, int):
+            print(raised.code, file=sys.stderr)
+        status = int(raised.code or 0) & 0xFF if isinstance(raised.code, int | None) else 1
+    except BaseException as error:  # noqa: BLE001 - printed as by the interpreter
+        sys.excepthook(type(error), error, error.__traceback__)
+        status, interrupted = 1, isinstance(error, KeyboardInterrupt)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            file.flush()
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    become(*serve(Path(sys.argv[1])))
+    request = serve(Path(sys.argv[1]))
+    end(lambda: become(*request))

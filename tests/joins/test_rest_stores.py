@@ -42,6 +42,7 @@ def test_the_api_as_it_is_documented(server):
     assert asked(f"{url}/lookups", {"keys": ["api"], "start": 2, "end": 3}) == (200, {"rows": [found["rows"][0][1:]]})
     assert asked(f"{url}/expiry", {"before": 2}) == (200, {"before": 2})
     assert asked(f"{url}/lookups", {"keys": ["api"], "start": None, "end": 2}) == (200, {"rows": [[]]})
+    assert asked(f"{url}/lookups", {"keys": [{"n": "sNaN"}], "start": None, "end": None}) == (200, {"rows": [[]]})
     assert asked(f"{url}/health") == (200, {"status": "ok"})
     assert asked(f"{url}/store") == (200, {"api": 1, "store": "memory", "max_body_bytes": 16 << 20})
     paths = asked(f"{url}/openapi.json")[1]["paths"]

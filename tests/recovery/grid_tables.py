@@ -16,7 +16,7 @@ from programs import Program, loaded
 from recovery_cases import environment
 from servers.kafka_reading import committed_records
 from servers.running import Kafka
-from verifier import Rows, Verifier
+from verifier import Row, Rows, Verifier
 
 CHANGED = ("changes/counts", "changes/totals", "sinks/rows")
 """The tables that every transaction changes."""
@@ -28,10 +28,11 @@ Kept = tuple[int, int, int, str]
 
 @dataclass(frozen=True)
 class Tables:
-    """The sorted rows of the sink by txid, and the epochs of the coordinators that led the tables."""
+    """The sorted rows of the sink by txid, the epochs of the coordinators that led the tables, and the history."""
 
     rows: Mapping[int, list[Kept]]
     epochs: frozenset[int]
+    history: Sequence[Row]
 
     def batches(self) -> dict[int, dict[int, tuple[int, int, int]]]:
         """Return txid → partition → (first offset, number of rows, generation)."""
@@ -62,12 +63,12 @@ def verify(data_dir: Path, *, swept: bool = True) -> Tables:
     )
     _check_totals(verifier, rows)
     verifier.assert_clean()
-    return Tables(rows, epochs)
+    return Tables(rows, epochs, verifier.history)
 
 
-def check_extents(data_dir: Path, batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
+def check_extents(history: Sequence[Row], batches: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> None:
     """Check that the history records `batches` as the extents of the memory spout."""
-    for row in Verifier(data_dir).history:
+    for row in history:
         read = {int(p): (start, count) for p, (start, count) in json.loads(row["extents"])["meta"].items() if count}
         assert read == {p: (start, count) for p, (start, count, _) in batches[row["txid"]].items()}, row
 

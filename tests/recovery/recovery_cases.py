@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from programs import Program, loaded
 from runs import ended as ended
-from table_ranges import table_ranges
+from table_ranges import TableRange, table_ranges
 
 from txstorm.books.books import Books
 from txstorm.clients.delta.handle import DeltaHandle
@@ -225,15 +225,18 @@ def check(data_dir: Path, txids: int, intents: int = 3, *, thinned: bool = False
 
     `thinned`: whether files of superseded versions may be gone; only after a jump of the clock are they old enough.
     """
-    check_tiling(data_dir, txids)
-    check_ledger(data_dir, txids, intents)
+    check_ledger(data_dir, txids, intents, check_tiling(data_dir, txids))
     _check_files(data_dir, thinned=thinned)
 
 
-def check_tiling(data_dir: Path, txids: int) -> None:
-    """Check that each table's ranges cover the history, attempts agree across tables, and the history is complete."""
+Ranges = Mapping[str, Sequence[TableRange]]
+
+
+def check_tiling(data_dir: Path, txids: int) -> Ranges:
+    """Check that each table's ranges, which are returned, cover the history, which is complete and has their attempts."""
     attempts: dict[int, set[tuple[int, str]]] = {txid: set() for txid in range(1, txids + 1)}
-    for uri, ranges in table_ranges(data_dir).items():  # raises where they leave a gap or overlap
+    found_ranges = table_ranges(data_dir)  # raises where they leave a gap or overlap
+    for uri, ranges in found_ranges.items():
         if txids == 0:  # ended before the first commit
             assert not ranges, uri
             continue
@@ -250,10 +253,15 @@ def check_tiling(data_dir: Path, txids: int) -> None:
         assert {found for found, _ in attempts[txid]} <= {attempt}
     stamps = history["stamp"].to_pylist()
     assert stamps == sorted(stamps)
+    return found_ranges
 
 
-def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
-    """Check the ledger of a directory whose run has ended after `txids` txids, with at most `intents` intents."""
+def check_ledger(data_dir: Path, txids: int, intents: int, ranges: Ranges | None = None) -> None:
+    """Check the ledger of a directory whose run has ended after `txids` txids, with at most `intents` intents.
+
+    `ranges`: those of its tables, if they are known.
+    """
+    ranges = table_ranges(data_dir) if ranges is None else ranges
     with open_books(data_dir) as books:
         assert books.currtx() == txids + 1
         assert books.live_intents() == []
@@ -261,7 +269,7 @@ def check_ledger(data_dir: Path, txids: int, intents: int) -> None:
         assert books.history() == {}
         assert list(books.metas()) == [txids]
         tables = {name: last for name, last in books.tables().items() if not name.startswith(("maps/", "outlets/"))}
-        assert {name: ranges[-1].last for name, ranges in table_ranges(data_dir).items()} == tables
+        assert {name: found[-1].last for name, found in ranges.items()} == tables
         assert len(books.intents()) <= intents
         assert books.ledger.holder() is None
 

@@ -12,9 +12,69 @@ from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
+from txstorm.keys import any_text
 
 
-class CountBy(BatchBolt):
+class _ByValues(BatchBolt):
+    """Base class of the bolts that group the tuples of a task by the values of some fields, compared as keys are."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = self.needed_fields = keys
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        self._collector = collector
+        self._batches: list[Any] = []
+        self._tuples: list[tuple[Any, ...]] = []
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Buffer one tuple; called only if a value has no Arrow type."""
+        self._tuples.append((*(tuple[name] for name in self.keys),))
+
+    def execute_batch(self, batch: Any) -> None:
+        """Buffer a record batch until `finish_batch`."""
+        self._batches.append(batch)
+
+    def finish_batch(self) -> None:
+        """Emit one tuple per combination of values, in order of their first appearance."""
+        tables = list(stacked(self._batches, self.keys))
+        if len(tables) == 1 and not self._tuples and not any(map(_is_loose, tables[0].schema.types)):
+            self._emit(_grouped(tables[0]))
+            return
+        counts: dict[str, tuple[tuple[Any, ...], list[int]]] = {}
+        for table in tables:
+            nested = any(map(pa.types.is_nested, table.schema.types))
+            columns = [one.to_pylist() for one in (table if nested else _grouped(table)).columns]
+            for row in zip(*columns, *([[1] * table.num_rows] if nested else []), strict=True):
+                counts.setdefault(any_text(row[:-1]), (row[:-1], []))[1].append(row[-1])
+        for values in self._tuples:
+            counts.setdefault(any_text(values), (values, []))[1].append(1)
+        for values, numbers in counts.values():
+            self._emit_one(values, sum(numbers))
+
+    def _emit(self, groups: pa.Table) -> None:
+        """Emit groups: the values, and their number in the last column."""
+        raise NotImplementedError
+
+    def _emit_one(self, values: tuple[Any, ...], count: int) -> None:
+        """Emit one group."""
+        raise NotImplementedError
+
+
+def _is_loose(kind: pa.DataType) -> bool:
+    """Return whether Arrow cannot group values of a type, or takes equal ones for different: -0.0 and 0.0, two NaN."""
+    return bool(pa.types.is_floating(kind) or pa.types.is_nested(kind))
+
+
+def _grouped(table: pa.Table) -> pa.Table:
+    """Return the distinct rows of a table in order of their first appearance, with a column of their numbers."""
+    names = [f"k{i}" for i in range(table.num_columns)]
+    # A single thread makes the order deterministic.
+    groups = table.rename_columns(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
+    return groups.select([*names, "count_all"])
+
+
+class CountBy(_ByValues):
     """Partial count: the number of tuples in this task for each combination of values of some fields.
 
     Emits those fields and the count. Upstream of a `SumByKey`, it reduces the committer's input to one tuple per
@@ -29,8 +89,8 @@ class CountBy(BatchBolt):
     """
 
     def __init__(self, field: str, *fields: str, count: str = "n") -> None:
-        self.keys, self.count = (field, *fields), count
-        self.needed_fields = self.keys
+        super().__init__(field, *fields)
+        self.count = count
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the grouping fields and the count as output."""
@@ -40,33 +100,14 @@ class CountBy(BatchBolt):
         """Return the type of the count."""
         return {self.count: int}
 
-    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Set up for one batch."""
-        self._collector = collector
-        self._batches: list[Any] = []
-        self._counts: dict[tuple[Any, ...], int] = {}
+    def _emit(self, groups: pa.Table) -> None:
+        self._collector.emit_batch(groups.rename_columns([*self.keys, self.count]))
 
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Count one tuple; called only if a value has no Arrow type."""
-        key = (*(tuple[name] for name in self.keys),)
-        self._counts[key] = self._counts.get(key, 0) + 1
-
-    def execute_batch(self, batch: Any) -> None:
-        """Buffer a record batch until `finish_batch`."""
-        self._batches.append(batch)
-
-    def finish_batch(self) -> None:
-        """Emit one tuple per combination of values, in order of their first appearance."""
-        names = [f"k{i}" for i in range(len(self.keys))]
-        for table in stacked(self._batches, self.keys):
-            # A single thread makes the order deterministic.
-            groups = table.rename_columns(names).group_by(names, use_threads=False).aggregate([([], "count_all")])
-            self._collector.emit_batch(groups.select([*names, "count_all"]).rename_columns([*self.keys, self.count]))
-        for key, count in self._counts.items():
-            self._collector.emit(*key, count)
+    def _emit_one(self, values: tuple[Any, ...], count: int) -> None:
+        self._collector.emit(*values, count)
 
 
-class Distinct(BatchBolt):
+class Distinct(_ByValues):
     """Distinct combinations of values of some fields: emits each one in the task's share of the batch once.
 
     Example::
@@ -78,32 +119,17 @@ class Distinct(BatchBolt):
     """
 
     def __init__(self, field: str, *fields: str) -> None:
-        self.keys = self.needed_fields = (field, *fields)
+        super().__init__(field, *fields)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the compared fields as output."""
         declarer.declare(self.keys)
 
-    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
-        """Set up for one batch."""
-        self._collector = collector
-        self._batches: list[Any] = []
-        self._seen: dict[tuple[Any, ...], None] = {}
+    def _emit(self, groups: pa.Table) -> None:
+        self._collector.emit_batch(groups.drop_columns(["count_all"]).rename_columns(list(self.keys)))
 
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Buffer one tuple; called only if a value has no Arrow type."""
-        self._seen[(*(tuple[name] for name in self.keys),)] = None
-
-    def execute_batch(self, batch: Any) -> None:
-        """Buffer a record batch until `finish_batch`."""
-        self._batches.append(batch)
-
-    def finish_batch(self) -> None:
-        """Emit the combinations, in order of their first appearance."""
-        for table in stacked(self._batches, self.keys):
-            self._collector.emit_batch(table.group_by(list(self.keys), use_threads=False).aggregate([]))
-        for values in self._seen:
-            self._collector.emit(*values)
+    def _emit_one(self, values: tuple[Any, ...], count: int) -> None:
+        self._collector.emit(*values)
 
 
 class BatchCount(BatchBolt):

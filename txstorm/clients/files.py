@@ -44,8 +44,7 @@ def read_whole(path: Path, most: int = MOST) -> bytes:
         size = _checked(os.fstat(handle), path).st_size
         if size > most:
             raise OSError(errno.EFBIG, f"expected at most {most} bytes, got {size}", str(path))
-        with open(handle, "rb", closefd=False) as stream:
-            return stream.read()
+        return b"".join(iter(lambda: os.read(handle, size + 1), b""))
     finally:
         os.close(handle)
 

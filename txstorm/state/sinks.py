@@ -52,7 +52,8 @@ class TaskSink:
         self._check_active()
         self._flush()
         table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-        columns = [column.conformed(self._named(table, column.name), self._where) for column in self._columns]
+        names = table.column_names
+        columns = [column.conformed(self._named(table, names, column.name), self._where) for column in self._columns]
         self._tables.append(pa.table(columns, schema=self._schema()))
 
     def collected(self) -> list[pa.Table]:
@@ -68,11 +69,11 @@ class TaskSink:
             )
             raise StateError(msg)
 
-    def _named(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        if table.column_names.count(name) != 1:
-            msg = f"sink {self._sink.name!r} ({self._where}): expected one column {name!r}, got {table.column_names}"
+    def _named(self, table: pa.Table, names: list[str], name: str) -> pa.ChunkedArray:
+        if names.count(name) != 1:
+            msg = f"sink {self._sink.name!r} ({self._where}): expected one column {name!r}, got {names}"
             raise StateError(msg)
-        return table[name]
+        return table.column(names.index(name))
 
     def _flush(self) -> None:
         if self._rows:

@@ -130,7 +130,7 @@ class StateStore:
     ) -> None:
         self.data_dir, self.owner, self.outside = place.path, owner, outside
         self.upkeep = UpkeepSchedule(
-            place.path,
+            place,
             tables,
             settings.max_lag,
             self.load,

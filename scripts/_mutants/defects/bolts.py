@@ -6,6 +6,13 @@ EXPRESSIONS = "tests/unit/bolts/test_bolts_expressions.py"
 
 MUTANTS = (
     Mutant(
+        "equal_floats_are_counted_apart",
+        "_is_loose",
+        "pa.types.is_floating(kind)",
+        "False",
+        "tests/unit/bolts/test_bolts_aggregate.py",
+    ),
+    Mutant(
         "a_branch_fails_for_rows_that_do_not_need_it",
         "needed",
         "not one.fails or mask.all()",

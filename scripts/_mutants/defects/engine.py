@@ -11,6 +11,13 @@ _BEHIND = "tests/windows/test_window_progress.py::test_time_behind_counts_for_wh
 
 MUTANTS = (
     Mutant(
+        "a_letter_names_the_column_of_the_first_one",
+        "Letters.refuse",
+        "None if fault is None else fault.column",
+        "first['column']",
+        "tests/recovery/failures/test_letter_limit.py::test_records_with_other_faults_do_not_count_as_values_of_a_column",
+    ),
+    Mutant(
         "old_data_is_behind",
         "ComponentRun._report",
         "self.spec.id not in self.phase.program.live",

@@ -212,6 +212,20 @@ MUTANTS = (
         "tests/unit/spouts/files/test_arrivals.py",
     ),
     Mutant(
+        "another_file_is_read_on_in_place_of_one_being_read",
+        "Arrivals._at_status",
+        "now != position.status",
+        "False",
+        "tests/unit/spouts/files/test_arrivals.py",
+    ),
+    Mutant(
+        "a_file_replaced_while_it_waits_is_read_on",
+        "Arrivals.following",
+        "digest != seen.digest",
+        "False",
+        "tests/unit/spouts/files/test_arrivals.py",
+    ),
+    Mutant(
         "a_parquet_file_without_its_footer_is_read",
         "has_footer",
         "tail == MAGIC",

@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "zeros_of_two_signs_have_two_ranks",
+        "ranked",
+        "column = pc.add(column, 0.0)",
+        "pass",
+        "tests/unit/windows/test_aggregate_values.py",
+    ),
+    Mutant(
         "a_renamed_end_is_no_time_of_results",
         "AggregateCommitter.__init__",
         "plan.cells.bounds.end",

@@ -96,7 +96,7 @@ def check_cell(data_dir: Path, cell: Cell, known: int, *, swept: bool = True) ->
     assert tables.batches() == batches
     for rows in tables.rows.values():
         assert all(kept == word(*place) for *place, kept in rows)
-    check_extents(data_dir, batches)
+    check_extents(tables.history, batches)
     assert tables.epochs == ({1, 2, 3} if cell.point == "amid-sweep" else {1, 2})
     if swept:
         check_ledger(data_dir, len(batches), intents=1)

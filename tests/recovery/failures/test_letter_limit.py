@@ -208,6 +208,15 @@ def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(source, values,
     assert handle.committed == committed
 
 
+def test_records_with_other_faults_do_not_count_as_values_of_a_column(data_dir, tmp_path):
+    (tmp_path / "n.jsonl").write_text('{"n": "x"}\n[1]\n{"n": 1.5}\n{\n')
+    builder = TransactionalTopologyBuilder("typed", "values", FileSpout(tmp_path / "n.jsonl", types={"n": int}))
+    builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("values")
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": "none"})
+    with pytest.raises(TopologyFailed, match="none of the 2 values of 'n'"):
+        run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+
+
 @pytest.mark.parametrize("value", ["-1", "x", "101%", "1.5", "%", True, -3, 1.5, "1e3"])
 def test_limits_that_are_none(value):
     builder = TransactionalTopologyBuilder("l", "n", MemoryTransactionalSpout([[1]], "n"))

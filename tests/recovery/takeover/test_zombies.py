@@ -215,7 +215,7 @@ def check_records(world: World, zombie: Zombie, tables: Tables, known: int) -> N
     if zombie.source in AFTER:
         batches = expected(zombie.source, known)
         assert tables.batches() == batches
-        check_extents(world.data_dir, batches)
+        check_extents(tables.history, batches)
     else:
         assert sorted(rows) == sorted((p, i, 0, word(p, i, 0)) for p in PARTITIONS for i in range(BEFORE.size))
     if world.topics:

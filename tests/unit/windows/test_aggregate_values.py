@@ -16,6 +16,8 @@ from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 from txstorm.windows.aggregates.cells import TUPLES, Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions, live
+from txstorm.windows.aggregates.top import window_ranks
+from txstorm.windows.rules.forms import BOUNDS
 
 FIRST = int(os.environ.get("SEED", "0"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,6 +83,10 @@ def test_ties_and_nulls_are_decided_and_sums_and_means_exact():
     rows = [("a", 7, 9), ("a", 7, 2), ("b", None, 3), ("a", 7, 2), ("a", 1, 1)]
     bolt = aggregated(rows, top=({"ts": int}, "argmax", "v"), other=({"ts": int}, "argmax", {"v": int}))
     assert bolt == {"a": (2, 2), "b": (None, None)}
+    zeros = [("a", 0.0, 3), ("a", -0.0, 2), ("a", -1.0, 1), ("a", -1.0, 1)]
+    assert aggregated(zeros, top=({"ts": int}, "argmax", {"v": float})) == {"a": (2,)}
+    table = pa.table({"start": [0, 0, 0], "end": [1, 1, 1], "v": [-0.0, 0.0, -1.0]})
+    assert window_ranks(table, "v", BOUNDS).tolist() == [1, 1, 3]
     rows = [("a", Decimal("0.1"), 1), ("a", Decimal("0.2"), 2), ("a", None, 3), ("b", None, 3)]
     found = aggregated(rows, total=({"v": Decimal}, "sum"), mean=({"v": Decimal}, "mean"), n="count")
     assert found == {"a": (Decimal("0.3"), pytest.approx(0.15), 3), "b": (None, None, 1)}

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,11 @@ class Features:
             yield _refused(table, f"feature {name}", "is not supported by txstorm", remedy)
 
     def _columns(self, key: str) -> Iterator[str]:
-        return (str(field["name"]) for field in self.fields if key in _about(field))
+        return (name for name, about in self._described if key in about)
+
+    @cached_property
+    def _described(self) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        return [(str(field["name"]), about) for field in self.fields if (about := _about(field))]
 
 
 def unsupported_text(table: Path, error: str) -> str | None:

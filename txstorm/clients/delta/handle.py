@@ -89,6 +89,7 @@ class DeltaHandle:
         self._apps: dict[str, int | None] = {}  # cache for `version`: delta-rs reads the log for every call
         self._all_apps = False  # whether it has all app ids
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
+        self._listed: pa.Table | None = None  # the files of `version`; None: not read yet
         self._links = True  # whether the file system has hard links, as far as is known
         self._synced = -1  # the newest version whose entry this handle has written without delta-rs, and synced
         self._features = Features.of(table, lambda: _has_vectors(table))
@@ -168,7 +169,7 @@ class DeltaHandle:
 
     def log_entry(self, version: int) -> Path:
         """Return the path of the log entry that created `version`."""
-        return self.path / LOG / entry_name(version)
+        return self.path / f"{LOG}/{entry_name(version)}"
 
     def make_durable(self, versions: range, *, again: bool = False) -> None:
         """Make the entries of consecutive `versions` durable; see `txstorm.clients.delta.entry.make_durable`."""
@@ -200,7 +201,7 @@ class DeltaHandle:
         """Invalidate everything cached about an earlier version, after another writer has committed a later version."""
         self._apps.clear()
         self._all_apps = False
-        self._stats = None
+        self._stats = self._listed = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
         self._unwritable = self._features.unwritable(self.path)
 
@@ -276,6 +277,7 @@ class DeltaHandle:
             raise TableCorrupt(msg) from cause
         self.version += 1
         self._apps.update(commit.transactions)
+        self._listed = None if commit.adds or commit.removes else self._listed
         if commit.properties or commit.columns is not None:
             self._read_here()
         if self._stats is not None:
@@ -399,7 +401,7 @@ class DeltaHandle:
             return
         for entry in archived_entries(self.path):  # the archive has gaps: versions that no savepoint needs
             if (older := version_of(entry.name)) is not None and older <= version:
-                yield LogEntry(older, _checked(entry))
+                yield LogEntry(older, _undamaged(entry, own_info))
 
     def info(self, version: int) -> Mapping[str, Any]:
         """Return the commit info that txstorm has written for `version`; empty if it is no longer kept."""
@@ -408,21 +410,19 @@ class DeltaHandle:
     def _logged(self, version: int) -> Mapping[str, Any] | None:
         # The archived entry takes precedence over anything that a stale writer has put into the log since. An entry
         # that is found in neither directory may have been moved between the two look-ups.
-        archived = self.path / ARCHIVE / entry_name(version)
+        archived = self.path / f"{ARCHIVE}/{entry_name(version)}"
         for entry in (archived, self.log_entry(version), archived):
             try:
-                return _checked(entry)
+                return _undamaged(entry, own_info)
             except FileNotFoundError:
                 continue
         return None
 
     def files(self) -> list[DataFile]:
-        """Return the data files of this version."""
-        actions = self.actions()
-        sizes = actions["size_bytes"].to_pylist()
+        """Return the data files of this version, in the order of `actions`."""
         with _reading(self.path, "the list of files"):
-            paths = [checked_path(unquote(path)) for path in actions["path"].to_pylist()]
-        return [DataFile(path, size) for path, size in zip(paths, sizes, strict=True)]
+            rows = self.actions().select(["path", "size_bytes"]).to_pylist()
+            return [DataFile(checked_path(unquote(row["path"])), row["size_bytes"]) for row in rows]
 
     def logged_paths(self) -> set[str]:
         """Return the relative paths of all data files that any kept version references."""
@@ -489,8 +489,10 @@ class DeltaHandle:
 
         There are also ``min.…`` and ``max.…`` for those of the columns `bounded` for which txstorm writes statistics.
         """
-        with _reading(self.path, "the list of files"):
-            actions = pa.table(self._read_here().get_add_actions(flatten=True))
+        if self._listed is None:
+            with _reading(self.path, "the list of files"):
+                self._listed = pa.table(self._read_here().get_add_actions(flatten=True))
+        actions = self._listed
         for column in BOUNDED.intersection(bounded):
             if f"min.{column}" not in actions.column_names:
                 known = ((path, bounds_in(stats, column)) for path, stats in self._stats_here().items())
@@ -569,10 +571,6 @@ def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitPrope
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in commit.transactions.items()],
     )
-
-
-def _checked(entry: Path) -> Mapping[str, Any]:
-    return _undamaged(entry, own_info)
 
 
 def _undamaged(entry: Path, read: Callable[[Path], Answer]) -> Answer:

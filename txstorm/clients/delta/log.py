@@ -64,6 +64,8 @@ def checksum(
 
 
 def _checked(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value  # most values: the check for a mapping is slow
     if isinstance(value, Mapping):
         return {name: _checked(item) for name, item in value.items() if name not in _UNCHECKED}
     return [_checked(item) for item in value] if isinstance(value, list | tuple) else value
@@ -72,7 +74,7 @@ def _checked(value: Any) -> Any:
 def last_checkpoint(table: Path) -> int:
     """Return the version of the last checkpoint according to the hint in the log; 0 if there is no valid hint."""
     try:
-        return int(json.loads(read_whole(table / LOG / HINT))["version"])
+        return int(json.loads(read_whole(table / f"{LOG}/{HINT}"))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return 0  # missing or damaged: it is only a hint for readers
 

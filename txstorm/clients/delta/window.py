@@ -62,8 +62,8 @@ class Window:
         if linked:
             self.path = Path(mkdtemp(dir=_place_of_process()))
             self._end = weakref.finalize(self, _remove, self.path, os.getpid())
-            (self.path / LOG).mkdir()
-            if (self._table / LOG / SIDECARS).is_dir():
+            os.mkdir(f"{self.path}/{LOG}")
+            if os.path.isdir(f"{self._table}/{LOG}/{SIDECARS}"):
                 (self.path / LOG / SIDECARS).symlink_to(self._table / LOG / SIDECARS)
         for file in self.files:
             self._check(file)

@@ -8,6 +8,7 @@ the operating system releases when the process ends. A table that Spark has neve
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 import time
 from collections import defaultdict
@@ -27,7 +28,7 @@ _threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 def is_shared(table: Path) -> bool:
     """Return whether Spark commits to `table`, or has ever done so."""
-    return (table / LOCK).exists()
+    return os.path.exists(f"{table}/{LOCK}")
 
 
 def share(table: Path) -> bool:

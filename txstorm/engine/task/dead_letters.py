@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
@@ -41,7 +42,7 @@ class Letters:
     """Collector of the dead letters of one attempt."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -59,15 +60,18 @@ class Letters:
 
     def refuse(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
         """Return the callback by which a spout refuses a record, which becomes a dead letter."""
-        built: ErrorRow | None = None  # the row of such an error, but for its message
+        first: dict[str, Any] = {}  # the letter of such an error
 
         def divert(error: BaseException, record: Any) -> bool:
-            nonlocal built
             if type(error) is not SpoutError or error.__traceback__ or error.__context__:
                 self.add_record(component.failure(error, trace=False), record)
-                return True
-            built = built or component.failure(error, trace=False)
-            self._add(built, (built.component, built.task, None), RECORD, _json(record), message_of(error))
+            elif first:
+                message, fault = without_advice(message_of(error)), misfit_behind(error)
+                column = None if fault is None else fault.column
+                self._rows.append({**first, "record": _json(record), "message": message, "column": column})
+            else:
+                self.add_record(component.failure(error, trace=False), record)
+                first.update(self._rows[-1])
             return True
 
         return divert
@@ -76,17 +80,10 @@ class Letters:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
         self._add(error, (error.component, error.task, None), RECORD, _json(record))
 
-    def _add(
-        self,
-        error: ErrorRow,
-        origin: tuple[str, int | None, str | None],
-        what: str,
-        record: str,
-        message: str | None = None,
-    ) -> None:
-        why = without_advice(error.message if message is None else message)
-        cause = (error.kind, error.type, why, error.frame, error.column)
-        self._rows.append((error.component, error.task, *origin, what, record, *cause))
+    def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
+        cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
+        letter = (error.component, error.task, *origin, what, record, *cause)
+        self._rows.append(dict(zip(SENT_SCHEMA.names, letter, strict=True)))
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` dead letters."""
@@ -95,17 +92,14 @@ class Letters:
     def take(self) -> pa.RecordBatch:
         """Return all dead letters, in the order in which they were added, and clear the collector."""
         rows, self._rows = self._rows, []
-        columns = zip(*rows, strict=True) if rows else [()] * len(SENT_SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SENT_SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=SENT_SCHEMA)
+        return pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(SENT_SCHEMA))))
 
 
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the dead letters of one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SENT_SCHEMA)
-    keys = list(zip(found["component"].to_pylist(), found["task"].to_pylist(), strict=True))
-    order = sorted(range(len(keys)), key=keys.__getitem__)  # stable: the order within a task is preserved
-    return found.take(pa.array(order, pa.int64()))
+    keys = [("component", "ascending"), ("task", "ascending")]
+    return found.take(pc.sort_indices(found, sort_keys=keys))  # stable: the order within a task is preserved
 
 
 def letters_table(found: pa.Table, attempt: TransactionAttempt, stamp: int) -> pa.Table:

@@ -92,8 +92,8 @@ def plain_value(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return the key or id that `plain_value` has encoded."""
-    return untag(value) if type(value) in _MIXED else value
+    """Return the key or id that `plain_value` has encoded, in the one form of equal ones whoever did."""
+    return keys.plain(untag(value)) if type(value) in _MIXED else value
 
 
 def restored_fields(fields: dict[str, Any]) -> Any:

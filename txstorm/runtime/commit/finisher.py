@@ -172,6 +172,7 @@ class GroupFinisher:
         self._identity = identity
         self._publisher = publisher
         self._warnings = Warnings(log)
+        self._see = letters_command(store.data_dir)
 
     def warm_up(self) -> None:
         """Open the tables, and have committers load what they hold in memory, before the first group.
@@ -358,7 +359,7 @@ class GroupFinisher:
             message = (
                 f"txid {attempt.txid} is not committed: with it {letters_text(row)}; what is before it is "
                 f"committed. Left out of it would be: {''.join(first) or 'nothing'}{more}. Mend the source or the "
-                f"code, or raise the limit, and start again; earlier ones: {letters_command(self._store.data_dir)}"
+                f"code, or raise the limit, and start again; earlier ones: {self._see}"
             )
             raise CommitFailed(replace(row, message=message))
 
@@ -368,7 +369,7 @@ class GroupFinisher:
         for (component, kind, frame), times in Counter(causes).items():
             message = letters["message"][causes.index((component, kind, frame))]
             text = f"txid {attempt}: {component} left out a record: {kind}: {message}; see: "
-            self._warnings.say(component, kind, frame, text + letters_command(self._store.data_dir), times)
+            self._warnings.say(component, kind, frame, text + self._see, times)
 
     def _run(
         self,
@@ -410,10 +411,11 @@ def _spout_committer(program: Program) -> SpoutCommitter | None:
 
 def _letters(ready: ProcessedBatch, committing: Sequence[pa.RecordBatch], spout: str) -> pa.Table:
     """Return the dead letters of both phases; if the whole batch is one dead letter, that letter holds its extents."""
-    whole = Letters()
+    batches = [*ready.processed.diverted, *committing]
     if SOURCE in ready.txid_input.divert and ready.failure is not None:
+        whole = Letters()
         whole.add_metadata(ready.failure, spout, None, ready.extents)
-    batches = [whole.take(), *ready.processed.diverted, *committing]
+        batches.insert(0, whole.take())
     return letters_in_order(batches)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from txstorm.api.names import counted
 from txstorm.errors import SpoutError
 from txstorm.lanes import THREADS
-from txstorm.spouts.files.listing import FileStatus, listed
+from txstorm.spouts.files.listing import FileStatus, listed, status_of
 from txstorm.spouts.files.ranges import BY_ARRIVAL, Piece, Position, Segment
 from txstorm.spouts.files.seen_files import ArrivalPosition, SeenFile, kept_rows, key_of
 from txstorm.spouts.user_calls import Notices
@@ -92,6 +92,7 @@ class Arrivals:
         self._next = 0.0
         self._listings = 0
         self._gone: set[_Queued] = set()
+        self._grown: ArrivalPosition | None = None
         self.planned = ArrivalPosition()
 
     # -- what is seen -------------------------------------------------------------------------------------------
@@ -154,13 +155,13 @@ class Arrivals:
 
     def moved(self, position: ArrivalPosition, piece: Piece, status: FileStatus) -> ArrivalPosition:
         """Return the position after reading `piece` of its file, which had `status` before."""
-        position = replace(position, offset=piece.stop, open=piece.open, status=status)
+        position = replace(self._at_status(position, status), offset=piece.stop, open=piece.open)
         return self._ended(position) if piece.whole else position
 
     def following(self, position: ArrivalPosition, size: int, status: FileStatus) -> ArrivalPosition | None:
         """Return the position after the end of a file, or at the beginning of the next one; None if there is none."""
         if not position.done:
-            return self._ended(replace(position, status=status))
+            return self._ended(self._at_status(position, status))
         following = self._at(position)
         while following is not None and not os.path.exists(following.file):
             if following not in self._gone:
@@ -178,6 +179,8 @@ class Arrivals:
         if seen is None or not seen.read:
             return begun
         chain, digest = self._format.trail(following.file, "", 0, seen.read)
+        if seen.digest and digest != seen.digest:
+            raise _changed(following.file, status_of(following.file), seen.status, seen.read)
         return replace(begun, offset=seen.read, open=seen.open, chain=chain, digest=digest, digested=seen.read)
 
     def _seen_at(self, position: ArrivalPosition, queued: _Queued) -> SeenFile | None:
@@ -216,6 +219,9 @@ class Arrivals:
     def _ended(self, position: ArrivalPosition) -> ArrivalPosition:
         position = self._digested(position)
         assert position.file is not None
+        if self._grown is not None and self._grown.file == position.file:
+            self._check_beginning(self._grown, position.status)
+            self._grown = None
         seen = SeenFile(*position.status, position.offset, position.open, position.digest)
         return replace(position, done=True, finished=(*position.finished, (position.file, seen)))
 
@@ -307,9 +313,27 @@ class Arrivals:
             msg = f"file spout: {name} disappeared after it was read up to {position.offset}; restore it"
             raise SpoutError(msg)
         if not self._listings and now[name] != position.status:
-            trail = self._format.trail(name, "", 0, position.offset)
-            if trail != (position.chain, position.digest):
-                raise _changed(name, now[name], position.status, position.offset)
+            self._check_beginning(position, now[name])
+
+    def _at_status(self, position: ArrivalPosition, now: FileStatus) -> ArrivalPosition:
+        """Return `position` with what its file is like now; raise `SpoutError` if it has become another file.
+
+        What has become longer is compared at its end, once, as that takes all that was read of it.
+        """
+        known = position.digested and position.status != ArrivalPosition.status
+        if known and now != position.status and (self._grown is None or self._grown.file != position.file):
+            if now[0] > position.status[0]:
+                self._grown = position
+            else:
+                self._check_beginning(position, now)
+        return replace(position, status=now)
+
+    def _check_beginning(self, position: ArrivalPosition, now: FileStatus) -> None:
+        """Raise `SpoutError` if what `position` had read of its file is no longer the beginning of it."""
+        assert position.file is not None
+        trail = self._format.trail(position.file, "", 0, position.digested)
+        if trail != (position.chain, position.digest):
+            raise _changed(position.file, now, position.status, position.digested)
 
     def _tell(self, late: set[str], waiting: Sequence[str]) -> None:
         if new := sorted(late - self._late):

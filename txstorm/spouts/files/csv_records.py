@@ -21,7 +21,7 @@ from txstorm.api.names import near
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.misfits import Misfit
-from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, shown, without_blanks
+from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, without_blanks
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
 from txstorm.typed import decimals_of, shape_of, sifted
@@ -94,6 +94,8 @@ class CsvFormat(SkippingBlanks):
         """
         bytes_ = np.frombuffer(data, np.uint8)
         quotes = np.flatnonzero(bytes_ == 34)
+        if not (quotes.searchsorted(ends) % 2).any() and self._begin_values(bytes_, quotes[::2]).all():
+            return quotes[:0]  # the usual case
         pieces = ends.searchsorted(quotes, "right")
         opens = (np.arange(len(quotes)) - pieces.searchsorted(pieces)) % 2 == 0
         last = np.append(pieces[1:] != pieces[:-1], True)[: len(quotes)]
@@ -184,14 +186,12 @@ class CsvFormat(SkippingBlanks):
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
-            raise self._wrong(self._message(error), data, row, self._column(error)) from None
+            raise self._wrong(self._message(error), self._column(error), row) from None
         if self._is_open(data):
-            raise Undecodable(f"{_OPEN}: {shown(data)}", "correct the file")
+            raise Undecodable(_OPEN, "correct the file")
         if len(table) != rows:
-            raise Undecodable(
-                f"expected {rows} records, parsed {len(table)}: {_RETURN}: {shown(data)}", "quote the value"
-            )
-        return self._with_decimals(table, data)
+            raise Undecodable(f"expected {rows} records, parsed {len(table)}: {_RETURN}", "quote the value")
+        return self._with_decimals(table)
 
     def _by_parts(self, records: Records) -> Parsed:
         """Parse what is before and after an invalid record, or the halves if it is not known which record that is."""
@@ -237,13 +237,12 @@ class CsvFormat(SkippingBlanks):
                 if is_decimal
                 else f"CSV conversion error to {kind}: invalid value"
             )
-            for row in unfit:
-                why = f"column {name!r}: {expected} {given[row].as_py()!r}"
-                wrong.setdefault(int(rows[row]), (why, name))
+            for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist() if unfit else (), strict=True):
+                wrong.setdefault(row, (f"column {name!r}: {expected} {text!r}", name))
             bad.update(unfit)
             table = table.set_column(table.column_names.index(name), name, column)
-        good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
-        faults = {row: self._wrong(why, records[row], column=column) for row, (why, column) in wrong.items()}
+        good = table.filter(~np.isin(np.arange(len(table)), list(bad))) if bad else table
+        faults = {row: self._wrong(why, column) for row, (why, column) in wrong.items()}
         return Parsed(good.combine_chunks(), faults)
 
     def _misquoted(self, records: Records) -> dict[int, Undecodable]:
@@ -255,9 +254,8 @@ class CsvFormat(SkippingBlanks):
         odd = [returns[np.append(bytes_, 10)[returns + 1] != 10], self._odd_quotes(records.data, records.ends)]
         faults = {}
         for number in np.unique(records.ends.searchsorted(np.concatenate(odd), "right")).tolist():
-            record = records[number].strip(b"\r\n")
-            if fault := self._misquoting(record + b"\n"):
-                faults[number] = Undecodable(f"{fault}: {shown(record)}", "correct the file, or quote the value")
+            if fault := self._misquoting(records[number].strip(b"\r\n") + b"\n"):
+                faults[number] = Undecodable(fault, "correct the file, or quote the value")
         return faults
 
     def _misquoting(self, record: bytes) -> str:
@@ -271,18 +269,18 @@ class CsvFormat(SkippingBlanks):
             start = stop
         return _OPEN
 
-    def _wrong(self, why: str, data: bytes, row: int | None = None, column: str | None = None) -> Undecodable:
+    def _wrong(self, why: str, column: str | None, row: int | None = None) -> Undecodable:
         kind = self.types.get(column or "")
         misfit = None if column is None or kind is None else Misfit(why).of(column, kind)
-        return Undecodable(f"{why}: {shown(data)}", "correct the file or the types", row, misfit)
+        return Undecodable(why, "correct the file or the types", row, misfit)
 
-    def _with_decimals(self, table: pa.Table, data: bytes) -> pa.Table:
+    def _with_decimals(self, table: pa.Table) -> pa.Table:
         for number, name in enumerate(table.column_names):
             if pa.types.is_decimal(kind := self.types.get(name, pa.string())):
                 try:
                     column = decimals_of(table.column(number), kind)
                 except Misfit as error:
-                    raise self._wrong(f"column {name!r}: {error}", data, column=name) from None
+                    raise self._wrong(f"column {name!r}: {error}", name) from None
                 table = table.set_column(number, name, column)
         return table
 
@@ -368,7 +366,8 @@ def _impossible(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
     odd = np.flatnonzero(~usual[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]) + ends[0]
     rows: list[int] = np.unique(ends.searchsorted(odd, "right") - 1).tolist()
     if pa.types.is_integer(kind):
-        return [row for row in rows if "x" not in (text := texts[row].as_py().lower()) or text[0] == "x"]
+        given = texts.take(rows).to_pylist() if rows else ()
+        return [row for row, text in zip(rows, given, strict=True) if "x" not in text[1:].lower()]
     return rows
 
 

@@ -5,8 +5,10 @@ It is one module, as all of them find their records, name their places and refus
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import threading
 from bisect import bisect, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -169,46 +171,22 @@ class LineFormat:
         return np.append(ends, len(data)) if self.is_record(data[ends[-1] if len(ends) else 0 :]) else ends
 
     def _not_utf8(self, records: Records) -> dict[int, Undecodable]:
-        """Return number → fault of the records that are not UTF-8; it decodes pieces, all of which an error copies."""
+        """Return number → fault of the records that are not UTF-8; decoding goes on behind each of them."""
         data, faults = records.data, dict[int, Undecodable]()
         if data.isascii() or self.errors == "replace" or is_utf8(data):
             return faults
-        ends, start = records.ends, 0
-        while start < ends[-1]:
-            stop = int(ends[min(int(ends.searchsorted(start + _DECODED)), len(ends) - 1)])
-            try:
-                data[start:stop].decode()
-            except UnicodeDecodeError as error:
-                number, at = int(ends.searchsorted(start + error.start, "right")), start + error.start
-                why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
-                faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'")
-                stop = int(ends[number])
-            start = stop
+        ends = records.ends
+
+        def note(error: UnicodeError) -> tuple[str, int]:
+            assert isinstance(error, UnicodeDecodeError)
+            number = int(ends.searchsorted(at := error.start, "right"))
+            why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
+            faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'", shows=False)
+            return "", int(ends[number])
+
+        _decoding.note = note
+        data.decode("utf-8", _NOTED)
         return faults
-
-
-class Place(NamedTuple):
-    """Location of one record.
-
-    Attributes:
-        start: the offset of its first byte.
-        stop: the offset after its last byte.
-        line: the number of its line in the file; None beyond `COUNTED`.
-    """
-
-    file: str
-    start: int
-    stop: int
-    line: int | None = None
-
-    def __str__(self) -> str:
-        line = "" if self.line is None else f", line {self.line}"
-        return f"{self.file}{line} (bytes {self.start}-{self.stop})"
-
-    def described(self, data: bytes) -> dict[str, Any]:
-        """Return the description of the record for a dead letter; bytes that are not UTF-8 are escaped."""
-        text = data.strip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
-        return {"file": self.file, "line": self.line, "from": self.start, "to": self.stop, "text": text}
 
 
 class Undecodable(Exception):
@@ -217,18 +195,24 @@ class Undecodable(Exception):
     Args:
         why: the fault.
         cure: the remedy, for the message.
+        shows: whether the message shows the beginning of the record.
         row: number of the record among those being decoded, if it is known.
         misfit: the value that does not fit the declared type of a column, if that is the fault.
     """
 
-    def __init__(self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None) -> None:
+    def __init__(
+        self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None, *, shows: bool = True
+    ) -> None:
         super().__init__(why)
-        self._cure = cure
+        self._cure, self._shows = cure, shows
         self.row, self.misfit = row, misfit
 
-    def error(self, place: Place) -> SpoutError:
-        """Return the error to report for the record at `place`."""
-        error = SpoutError(f"file spout: {place}: {self}; {self._cure}{LEAVE_OUT}")
+    def error(self, record: Mapping[str, Any], data: bytes) -> SpoutError:
+        """Return the error to report for a record with its description (see `_Located.described`) and its bytes."""
+        line = "" if record["line"] is None else f", line {record['line']}"
+        place = f"{record['file']}{line} (bytes {record['from']}-{record['to']})"
+        given = f": {shown(data)}" if self._shows else ""
+        error = SpoutError(f"file spout: {place}: {self.args[0]}{given}; {self._cure}{LEAVE_OUT}")
         error.__cause__ = self.misfit
         return error
 
@@ -241,8 +225,8 @@ class Parsed(NamedTuple):
 
     def beside(self, found: Mapping[int, Undecodable], records: Records) -> Parsed:
         """Return the same of all `records`, of which those with a fault in `found` had been left out."""
-        if not found:
-            return self
+        if not found or not self.faults:
+            return Parsed(self.good, found or self.faults)
         numbers = records.others(found)
         return Parsed(self.good, {**found, **{int(numbers[row]): fault for row, fault in self.faults.items()}})
 
@@ -250,8 +234,10 @@ class Parsed(NamedTuple):
 SHOWN = 80
 KEPT = 64 * 1024
 """Maximum bytes of a record that are stored in a dead letter."""
-_DECODED = 1 << 13
-"""Bytes of the pieces that are searched for records that are not UTF-8."""
+_NOTED = "txstorm-noted"
+"""Handler of decoding errors that calls `note` of `_decoding`, which is the thread's own."""
+_decoding = threading.local()
+codecs.register_error(_NOTED, lambda error: _decoding.note(error))  # noqa: PLW0108 - the thread's own
 _MOST_COUNTED = 1000
 COUNTED = 64 << 20
 """Offset up to which lines are counted to give line numbers in errors."""
@@ -323,8 +309,11 @@ class _Located:
     def _line_ends(self) -> Offsets:
         return np.flatnonzero(np.frombuffer(self.records.data, np.uint8) == 10)
 
-    def places(self, numbers: Sequence[int]) -> Iterator[tuple[Place, bytes]]:
-        """Yield the place of each of the records, without line ends before it, and its bytes."""
+    def described(self, numbers: Sequence[int]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the description of each of the records, without line ends around it, for a dead letter, and its bytes.
+
+        `line` is None beyond `COUNTED`; bytes that are not UTF-8 are escaped.
+        """
         first, before, file = self._segment.start, self._lines_before, self._segment.file
         data, ends, chosen = self.records.data, self.records.ends, np.array(numbers)
         stops, given = ends[chosen].tolist(), np.where(chosen > 0, ends[chosen - 1], 0).tolist()
@@ -332,13 +321,14 @@ class _Located:
         starts = [stop - len(piece) for stop, piece in zip(stops, pieces, strict=True)]
         lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
         for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
-            yield Place(file, first + start, first + stop, line), piece
+            text = piece.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
+            yield {"file": file, "line": line, "from": first + start, "to": first + stop, "text": text}, piece
 
     def refuse(self, faults: Mapping[int, Undecodable], collector: Collector) -> None:
         """Refuse records, given number → fault."""
         numbers = sorted(faults)
-        for number, (place, data) in zip(numbers, self.places(numbers) if numbers else (), strict=True):
-            collector.refuse(faults[number].error(place), place.described(data))
+        for number, (record, data) in zip(numbers, self.described(numbers) if numbers else (), strict=True):
+            collector.refuse(faults[number].error(record, data), record)
 
 
 _counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
@@ -365,9 +355,8 @@ def _lines_before(path: str, offset: int) -> int:
 
 def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
     """Return the description of the `row`-th record without a fault."""
-    number = int(located.records.others(faults)[row])
-    [(place, data)] = located.places([number])
-    return place.described(data)
+    [(record, _)] = located.described([int(located.records.others(faults)[row])])
+    return record
 
 
 def is_utf8(data: bytes) -> bool:
@@ -457,7 +446,7 @@ class TypedJsonFormat(SkippingBlanks):
         """Return the fields as columns."""
         found = self.objects.read(self._lines(records))
         cure = "correct the file or the types"
-        faults = {row: Undecodable(f"{why}: {shown(records[row])}", cure, misfit=why) for row, why in found.bad.items()}
+        faults = {row: Undecodable(str(why), cure, misfit=why) for row, why in found.bad.items()}
         return Parsed(found.good(), faults)
 
 
@@ -471,7 +460,7 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     try:
         return tuple(_json_object(first.strip("\r\n")))
     except Undecodable as fault:
-        raise fault.error(Place(path, block.start, end)) from None
+        raise fault.error({"file": path, "line": None, "from": block.start, "to": end}, first.encode()) from None
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -481,7 +470,7 @@ def _json_object(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
-        raise Undecodable(f"not a JSON record: {fault}: {shown(line.encode('utf-8'))}", "correct the file")
+        raise Undecodable(f"not a JSON record: {fault}", "correct the file")
     return record  # type: ignore[no-any-return]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -154,11 +155,10 @@ def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> N
     """Emit `rows`, numbered from `first`; rows with values that Python cannot represent are refused."""
     bad = sorted({row for column in rows.columns for row in _bad(column)})
     if bad:
-        values = [_described(column) for column in rows.take(bad).columns]
+        names, values = rows.schema.names, [_described(column) for column in rows.take(bad).columns]
         for row, given in zip(bad, zip(*values, strict=True), strict=True):
-            named = list(zip(rows.schema.names, given, strict=True))
-            fault = next(f"column {name!r}: {why}" for name, (_, why) in named if why)
-            text = ", ".join(f"{name}={text}" for name, (text, _) in named)
+            fault = next(f"column {name!r}: {why}" for name, (_, why) in zip(names, given, strict=True) if why)
+            text = ", ".join([f"{name}={text}" for name, (text, _) in zip(names, given, strict=True)])
             msg = f"file spout: {path}, row {first + row}: {fault}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
             collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
         rows = rows.take(np.delete(np.arange(rows.num_rows), bad))
@@ -181,14 +181,24 @@ def _bad(column: pa.ChunkedArray) -> list[int]:
 def _described(column: pa.ChunkedArray) -> list[tuple[str, str]]:
     """Return each value as text, with the reason why Python cannot represent it; empty if it can."""
     far, found = set(rows_out_of_range(column)), list[tuple[str, str]]()
+    if not far:
+        with suppress(ValueError, OverflowError, pa.ArrowException):
+            return [(_text(value), "") for value in column.to_pylist()]
+    numbers = _raw(column).to_pylist() if pa.types.is_timestamp(column.type) else []
     for row, given in enumerate(column):
+        if numbers and row in far:
+            found.append((repr(numbers[row]), NO_TIME))
+            continue
         try:
-            value, why = given.as_py(), ""
-            text = str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
+            text, why = _text(given.as_py()), ""
         except (ValueError, OverflowError, pa.ArrowException) as error:
             text, why = _raw_text(column.slice(row, 1)), f"{type(error).__name__}: {error}"
         found.append((text, NO_TIME if row in far else why))
     return found
+
+
+def _text(value: Any) -> str:
+    return str(value.isoformat()) if hasattr(value, "isoformat") else repr(value)
 
 
 def _raw(column: pa.ChunkedArray) -> pa.ChunkedArray:

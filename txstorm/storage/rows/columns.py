@@ -18,7 +18,7 @@ import pyarrow as pa
 from txstorm.errors import StateError
 from txstorm.misfits import Misfit
 from txstorm.storage.rows.schema import type_text
-from txstorm.typed import converted, fits, fitting, misfit, python_type, python_values
+from txstorm.typed import converted, fits, fitting, has_bounds, misfit, python_type, python_values
 
 Label = Callable[[int], str]
 _AS_GIVEN = (str, int, bool, bytes, date)
@@ -34,6 +34,7 @@ class Column:
         field: the column's name and Arrow type.
         exact: the Python type of its canonical values.
         as_given: whether values of exactly that type need no conversion.
+        holds_all: whether an Arrow column of the type has no values that are out of range.
     """
 
     owner: str
@@ -41,11 +42,13 @@ class Column:
     field: pa.Field
     exact: type = field(init=False)
     as_given: bool = field(init=False)
+    holds_all: bool = field(init=False)
 
     def __post_init__(self) -> None:
         exact = python_type(self.field.type)
         object.__setattr__(self, "exact", exact)
         object.__setattr__(self, "as_given", exact in _AS_GIVEN or pa.types.is_float64(self.field.type))
+        object.__setattr__(self, "holds_all", not has_bounds(self.field.type))
 
     @property
     def name(self) -> str:
@@ -96,10 +99,12 @@ class Column:
             StateError: the column's type is incompatible, it has timestamps without a time zone, or a value is out of
                 range.
         """
+        if self.holds_all and column.type == self.field.type:
+            return column
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        actual = python_type(kind)
-        fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
         if not fits(kind, self.field.type) and column.null_count < len(column):
+            actual = python_type(kind)
+            fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
             float_key = "key" in self.role and actual is float
             declare = "" if float_key else f", or declare it with that type: {{{self.name!r}: {actual.__name__}}}"
             raise self._error(where, f"{fault}; cast the column{declare}") from self._misfit(fault)

@@ -10,11 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.clients.delta.handle import is_table
+from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.clients.delta.log import LOG, torn_creation
 from txstorm.clients.files import sync_file
 from txstorm.errors import TableCorrupt
-from txstorm.storage.tables.history import append_history, check_history, describe_history
+from txstorm.storage.tables.history import (
+    HISTORY,
+    Opened,
+    append_history,
+    check_history,
+    describe_history,
+    open_history,
+)
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STAGED, STATE, Staged
 from txstorm.storage.tables.staging import checked_bytes
@@ -126,6 +133,7 @@ class Directory(TableDirectory):
         super().__init__(check_leads)
         self.path = path
         self._opened: dict[TableRef, DeltaTableState] = {}
+        self._histories: Opened = {}
 
     def __str__(self) -> str:
         return str(self.path)
@@ -150,7 +158,7 @@ class Directory(TableDirectory):
 
     def check_history(self) -> None:
         """Raise `TableCorrupt` if the history table is damaged, `DataDirectoryError` if its format is too new."""
-        check_history(self.path)
+        check_history(self.path, self._histories)
 
     def create_table(
         self, owner: TopologyIdentity, ref: TableRef, schema: pa.Schema, txid: int, about: Mapping[str, str]
@@ -174,12 +182,17 @@ class Directory(TableDirectory):
 
     def add_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append `rows` to the history table, which is created if it is missing."""
-        append_history(self.path, rows)
+        append_history(self.path, rows, self._histories)
 
     def describe_history(self, wanted: Mapping[str, str]) -> None:
         """Set those of the `wanted` table properties that the history table lacks; values set by a user are kept."""
         self._check_leads()
-        describe_history(self.path, wanted)
+        describe_history(self.path, wanted, self._histories)
+
+    def history(self) -> DeltaHandle | None:
+        """Open the history table at its newest version; None if there is none. A later call returns the same handle."""
+        path = self.path / HISTORY
+        return open_history(path, self._histories) if is_table(path) else None
 
 
 def placed(where: Path | TableDirectory, check_leads: Callable[[], None] = unshared) -> TableDirectory:

@@ -20,6 +20,7 @@ from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, Tabl
 from txstorm.storage.tables.identity import due, log_properties, recorded
 from txstorm.storage.tables.intent import STAGED, Intent
 from txstorm.storage.tables.staging import StagedName, encoded, unique, write_new
+from txstorm.storage.tables.table import is_unchanged
 from txstorm.storage.tables.table_log import check_tiles
 
 log = logging.getLogger("txstorm.history")
@@ -47,7 +48,11 @@ _durable: dict[Path, int] = {}
 """For each table path, the log version up to which this process has made the log durable."""
 
 
-def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
+Opened = dict[Path, DeltaHandle]
+"""History tables that are open: one is opened again only if another writer has changed it since."""
+
+
+def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]], opened: Opened | None = None) -> int:
     """Append those of the `rows` that the history table does not contain yet; return how many were appended.
 
     `rows` belong to one timeline, in txid order and without gaps. Idempotent: the same or overlapping rows are not
@@ -58,6 +63,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
         rows: one mapping per txid, with ``timeline``, ``txid``, ``attempt``, ``stamp`` (UTC microseconds since 1970),
             ``first`` and ``last`` (the txid range of its group), ``digest``, ``extents`` and ``versions`` (table →
             version) as JSON values, and ``tuples`` (None if unknown).
+        opened: the tables that are open; the one that this call opens is added.
 
     Raises:
         TableCorrupt: the table cannot be read.
@@ -65,7 +71,7 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     """
     if not rows:
         return 0
-    handle = _open_or_create(data_dir / HISTORY)
+    handle = _open_or_create(data_dir / HISTORY, opened)
     app = f"txstorm/history/{rows[0]['timeline']}"
     for _ in range(TRIES):
         last = handle.app_version(app) or 0
@@ -90,7 +96,7 @@ def read_history(data_dir: Path) -> pa.Table:
     path = data_dir / HISTORY
     if not has_history(path):
         return SCHEMA.empty_table()
-    table = _open(path).read(SCHEMA.names)
+    table = open_history(path).read(SCHEMA.names)
     return table.sort_by([("timeline", "ascending"), ("txid", "ascending")])
 
 
@@ -102,25 +108,25 @@ def recorded_stamp(data_dir: Path, txid: int) -> int | None:
     path = data_dir / HISTORY
     if not has_history(path):
         return None
-    rows = _open(path).read(["timeline", "txid", "stamp"], ("txid", txid - 1), ("txid", txid))
+    rows = open_history(path).read(["timeline", "txid", "stamp"], ("txid", txid - 1), ("txid", txid))
     stamps = rows["stamp"].cast(pa.int64()).to_pylist()
     return max(zip(rows["timeline"].to_pylist(), stamps, strict=True), default=(0, None))[1]
 
 
-def check_history(data_dir: Path) -> None:
+def check_history(data_dir: Path, opened: Opened | None = None) -> None:
     """Check, without writing, that the history table, if it exists, is usable; raises the errors of `read_history`."""
     if has_history(data_dir / HISTORY):
-        _open(data_dir / HISTORY).check_writable()
+        open_history(data_dir / HISTORY, opened).check_writable()
 
 
-def describe_history(data_dir: Path, wanted: Mapping[str, str]) -> None:
+def describe_history(data_dir: Path, wanted: Mapping[str, str], opened: Opened | None = None) -> None:
     """Set those of the `wanted` table properties that the history table lacks; values set by a user are kept.
 
     Does nothing if there is no history table.
     """
     if not has_history(data_dir / HISTORY):
         return
-    handle = _open(data_dir / HISTORY)
+    handle = open_history(data_dir / HISTORY, opened)
     for _ in range(TRIES):
         missing = due(handle.properties, wanted)
         if not missing:
@@ -187,9 +193,9 @@ def _torn(path: Path) -> Path | None:
     return torn_creation(path / LOG, last="metaData")
 
 
-def _open_or_create(path: Path) -> DeltaHandle:
+def _open_or_create(path: Path, opened: Opened | None) -> DeltaHandle:
     if has_history(path):
-        return _open(path)
+        return open_history(path, opened)
     (path / STAGED).mkdir(parents=True, exist_ok=True)
     properties = {"txstorm.history": FORMAT, **recorded(log_properties())}
     if (entry := _torn(path)) is not None:
@@ -201,18 +207,24 @@ def _open_or_create(path: Path) -> DeltaHandle:
     except TableCorrupt:
         if not has_history(path):
             raise
-        handle = _open(path)  # a coordinator that is fenced by now has just created it
+        handle = open_history(path)  # a coordinator that is fenced by now has just created it
     secure_history(handle)  # no later entry of the log survives a power failure without the first one
     return handle
 
 
-def _open(path: Path) -> DeltaHandle:
+def open_history(path: Path, opened: Opened | None = None) -> DeltaHandle:
+    """Open the history table at its newest version, and check it; raises the errors of `read_history`."""
+    known = None if opened is None else opened.get(path)
+    if known is not None and is_unchanged(known):
+        return known
     handle = DeltaHandle.open(path)
     found = handle.properties.get("txstorm.history")
     if found != FORMAT:
         msg = f"{path}: expected a history table of format {FORMAT}, found {found!r}; use a newer txstorm"
         raise DataDirectoryError(msg)
     check_tiles(HISTORY, handle.checked_infos())
+    if opened is not None:
+        opened[path] = handle
     return handle
 
 

@@ -164,9 +164,7 @@ class DeltaTableState(TransactionalTable):
 
     def is_newest(self) -> bool:
         """Move to the newest version; return whether it is still the one last read or written through this object."""
-        version = self.version
-        self.refresh()
-        return self.version == version and self._handle.still_has(version)
+        return is_unchanged(self._handle)
 
     def check_writable(self) -> None:
         """Raise `TableRefused` if the table has a feature that txstorm does not implement."""
@@ -326,6 +324,13 @@ class DeltaTableState(TransactionalTable):
         if differences:
             msg = f"table {self.ref.uri}: differs from the rows to publish: {'; '.join(differences)}; restore the table"
             raise TableCorrupt(msg)
+
+
+def is_unchanged(handle: DeltaHandle) -> bool:
+    """Move to the newest version; return whether it is still the one that `handle` has last read or written."""
+    version = handle.version
+    handle.refresh()
+    return handle.version == version and handle.still_has(version)
 
 
 def open_table(data_dir: Path, ref: TableRef) -> DeltaTableState:

@@ -52,7 +52,7 @@ class Compaction:
     def __init__(
         self,
         uri: str,
-        opened: tuple[Opened, Opened],
+        opened: Sequence[Opened],
         growth: Growth,
         txids: tuple[int, int],
         epoch: int,

@@ -8,13 +8,13 @@ committer's turn, and new files may be written in parallel to commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 
 import pyarrow as pa
 
-from txstorm.clients.delta.handle import DeltaHandle, is_table
 from txstorm.lanes import Lanes
 from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
@@ -34,7 +34,7 @@ class UpkeepSchedule:
     `long_log` may be called concurrently with any other method, and `published` concurrently for different tables.
 
     Args:
-        data_dir: the data directory.
+        place: the data directory.
         tables: the tables, at the versions last read.
         max_lag: seconds by which the table of a state may lag behind its changes; None: no bound.
         load: blocks until the states are loaded and `start` was called.
@@ -48,7 +48,7 @@ class UpkeepSchedule:
 
     def __init__(
         self,
-        data_dir: Path,
+        place: Directory,
         tables: Mapping[TableRef, DeltaTableState],
         max_lag: float | None,
         load: Callable[[], None],
@@ -56,7 +56,7 @@ class UpkeepSchedule:
         applied: Callable[[str], int],
         unpublished: Callable[[str], set[str]],
     ) -> None:
-        self.data_dir, self.tables = data_dir, tables
+        self.data_dir, self.tables, self._place = place.path, tables, place
         self.epoch = 0
         self._max_lag, self._load, self._applied, self._unpublished = max_lag, load, applied, unpublished
         self._lanes = lanes
@@ -126,16 +126,19 @@ class UpkeepSchedule:
 
     # -- the work -----------------------------------------------------------------------------------------------
 
-    def begin(self, uri: str, now: int, *, stays: bool = False) -> Compaction | SmallFileCompaction | None:
+    def begin(
+        self, uri: str, now: int, *, stays: bool = False, beside: bool = True
+    ) -> Compaction | SmallFileCompaction | None:
         """Begin a compaction of the table `uri`; return None if there is nothing to do.
 
         Call this and `finish` in the committer's turn; the steps in between may run on another thread, in parallel to
-        commits. `now`: milliseconds since 1970. `stays`: whether the resulting version is to be retained.
+        commits. `now`: milliseconds since 1970. `stays`: whether the resulting version is to be retained. `beside`:
+        whether the steps run beside commits, and therefore open the tables once more.
         """
         self._load()
         ref = table_ref(uri)
         if ref.kind == STATE:
-            work: Compaction | SmallFileCompaction | None = self._compaction(ref.name, now, stays=stays)
+            work: Compaction | SmallFileCompaction | None = self._compaction(ref.name, now, stays=stays, beside=beside)
         else:
             self._loose[uri] = 0
             table = self.tables[ref].opener()()
@@ -174,7 +177,7 @@ class UpkeepSchedule:
         for name in self._growths:
             if until is not None and clock() >= until:
                 break
-            work = self.begin(TableRef(STATE, name).uri, self._lanes.now() // 1000, stays=stays)
+            work = self.begin(TableRef(STATE, name).uri, self._lanes.now() // 1000, stays=stays, beside=False)
             if work is not None and all(until is None or clock() < until for _ in work.steps()):
                 done += [name] * self.finish(work, self._lanes.now() // 1000)
         self._works.clear()  # upkeep has ended: files that it has not committed may be swept
@@ -206,11 +209,12 @@ class UpkeepSchedule:
         """
         removed = []
         for ref, table in self.tables.items():
-            swept = sweep_table(table.path, self.epoch, self.kept_files(ref, live), table.handle)
+            growth = self._growths.get(ref.name) if ref.kind == STATE else None
+            named = growth.versions.named if growth is not None and growth.versions is not None else set()
+            swept = sweep_table(table.path, self.epoch, self.kept_files(ref, live) | named, table.handle)
             removed += [f"{ref.uri}/{path}" for path in swept]
-        history = self.data_dir / HISTORY
-        if is_table(history):
-            swept = sweep_table(history, self.epoch, set(), DeltaHandle.open(history))
+        if (history := self._place.history()) is not None:
+            swept = sweep_table(history.path, self.epoch, set(), history)
             removed += [f"{HISTORY}/{path}" for path in swept]
         return removed
 
@@ -220,7 +224,7 @@ class UpkeepSchedule:
         kept = kept_by(live, ref.uri) | self._unpublished(ref.uri)
         return kept | (work.written if work is not None else set())
 
-    def _compaction(self, name: str, now: int, *, stays: bool) -> Compaction | None:
+    def _compaction(self, name: str, now: int, *, stays: bool, beside: bool) -> Compaction | None:
         """Create a compaction of state `name` up to the last applied txid; None if its table is already there."""
         kept, changes = TableRef(STATE, name), TableRef(CHANGES, name)
         last, base = self.tables[changes].last_txid(), self.tables[kept].last_txid()
@@ -230,5 +234,11 @@ class UpkeepSchedule:
         if base >= as_of and not (stays and not growth.is_settled):
             return None
         growth.begin(self._lanes.monotonic(), whole=as_of == last)
-        opened = self.tables[kept].opener(), self.tables[changes].opener()
+        tables = self.tables[kept], self.tables[changes]
+        opened = [table.opener() if beside else partial(_newest, table) for table in tables]
         return Compaction(kept.uri, opened, growth, (base, max(base, as_of)), self.epoch, now, stays=stays)
+
+
+def _newest(table: DeltaTableState) -> DeltaTableState:
+    table.refresh()
+    return table

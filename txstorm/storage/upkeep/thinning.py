@@ -62,7 +62,10 @@ class Versions:
         base, self.settled = self._read(table.log, now)
         self._base = base or _Base(0, 0, now, 0)
         try:
-            self._files = {file.path for file in (table.log if base is None else table.at(base.version)).files()}
+            if base is not None and base.version == 0:
+                self._files: set[str] = set()  # a table is created empty
+            else:
+                self._files = {file.path for file in (table.log if base is None else table.at(base.version)).files()}
         except TableCorrupt as cause:
             log.warning("table %s: its present files are never removed by thinning: %s", table.ref.uri, cause)
             self._files = {file.path for file in table.log.files()}
@@ -113,6 +116,11 @@ class Versions:
         if self.settled:
             self._base = _Base(table.version, table.last_txid(), about[AT], 0)
             self._files = {file.path for file in table.log.files()}
+
+    @property
+    def named(self) -> set[str]:
+        """Files that the log names although the newest version may lack them, so that a sweep need not read the log."""
+        return self._files.union(*(old.paths for old in self._old))
 
     def is_due(self, now: int) -> bool:
         """Whether any files were superseded long enough ago to be deleted; `now`: in milliseconds since 1970."""

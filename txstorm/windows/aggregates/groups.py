@@ -180,7 +180,9 @@ def numbered(columns: Sequence[pa.Array], rows: int) -> tuple[Numbers, int]:
 
 
 def ranked(column: pa.Array) -> Numbers:
-    """Return a number for each value, in the order of the values; -1 for null and NaN."""
+    """Return a number for each value, in the order of the values, equal for equal ones; -1 for null and NaN."""
+    if pa.types.is_floating(column.type):
+        column = pc.add(column, 0.0)  # -0.0 becomes 0.0
     encoded = column.dictionary_encode()
     values = encoded.dictionary
     ranks = np.empty(len(values) + 1, np.int64)

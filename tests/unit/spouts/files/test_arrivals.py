@@ -13,6 +13,7 @@ from spouts_recording import Bench
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
 from txstorm.spouts import FileSpout
+from txstorm.spouts.files import lines
 
 
 class Zone:
@@ -183,6 +184,37 @@ def test_a_file_that_is_being_read_must_stay_as_it_is(tmp_path):
     (tmp_path / "a.txt").rename(tmp_path / "b.txt")
     with pytest.raises(SpoutError, match=r"a\.txt disappeared after it was read up to 4"):
         started(tmp_path, before=bench)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "parquet"])
+@pytest.mark.parametrize("size", [3, 4, 6, 9])
+def test_a_file_that_takes_the_place_of_one_being_read_is_refused(tmp_path, suffix, size, monkeypatch):
+    monkeypatch.setattr(lines, "READ_BYTES", 4)
+
+    def put(first, count):
+        rows = [str(first + i) for i in range(count)]
+        if suffix == "txt":
+            write(tmp_path / "a.txt", "".join(f"{row}\n" for row in rows))
+        else:
+            pq.write_table(pa.table({"n": rows}), tmp_path / "a.parquet", row_group_size=2)
+
+    put(10, 6)
+    bench = started(tmp_path, f"*.{suffix}", max_batch_rows=2)
+    assert [bench.rows(1), bench.rows(2)] == [[("10",), ("11",)], [("12",), ("13",)]]
+    put(50, size)
+    with pytest.raises(SpoutError, match=r"changed since|shrank"):
+        bench.drain()
+
+
+def test_a_file_that_is_replaced_while_it_waits_to_be_read_on_is_refused(tmp_path):
+    write(tmp_path / "b.txt", "1\n")
+    bench = started(tmp_path, max_batch_rows=1)
+    bench.drain()
+    write(tmp_path / "b.txt", "2\n", "a"), write(tmp_path / "a.txt", "x\n")
+    assert bench.rows(2) == [("x",)]
+    write(tmp_path / "b.txt", "3\n4\n5\n")
+    with pytest.raises(SpoutError, match=r"b\.txt has changed since it was read up to 2: it had 2 bytes, has 6 now"):
+        bench.drain()
 
 
 def test_hidden_temporary_and_unfinished_files_are_passed_over(tmp_path):
