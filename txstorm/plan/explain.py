@@ -55,11 +55,19 @@ def _processing(plan: Plan) -> Branch:
 
 
 def _stage(plan: Plan, stage: Stage) -> Branch:
-    inside = [
-        Branch(_headline(plan.topology.component(name)), [Branch(_arrival(plan, edge)) for edge in plan.in_edges(name)])
-        for name in stage.components
-    ]
+    components = [plan.topology.component(name) for name in stage.components]
+    inside = [Branch(_headline(one), [*_read_frames(one), *_arrivals(plan, one.id)]) for one in components]
     return Branch(f"stage {stage.level}: {counted(stage.tasks, 'task')}", inside)
+
+
+def _read_frames(component: Component) -> list[Branch]:
+    """Return one branch per DataFrame that a frame bolt reads."""
+    reads = component.inputs if component.kind == "frame" else ()
+    return [Branch(f"from {printable(one.component)} as a DataFrame, in Spark's plan of the pack") for one in reads]
+
+
+def _arrivals(plan: Plan, name: str) -> list[Branch]:
+    return [Branch(_arrival(plan, edge)) for edge in plan.in_edges(name)]
 
 
 def _arrival(plan: Plan, edge: Edge) -> str:

@@ -36,6 +36,11 @@ class FrameBolt(Base):
         self.given = given
         self.columns: dict[str, FrameColumn] = {}
 
+    @property
+    def class_name(self) -> str:
+        """Name of the function, for pictures."""
+        return str(getattr(self.function, "__name__", "function"))
+
     def inspect(self, inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
         """Find the columns, by calling the function with empty DataFrames if they are not given; return a fault."""
         try:

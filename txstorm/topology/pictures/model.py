@@ -14,6 +14,7 @@ from txstorm.topology.graph import Component, Input, Kind, Topology
 
 KIND_WORDS: dict[Kind, str] = {
     "spout": "spout",
+    "frame": "frame bolt",
     "basic": "basic bolt",
     "batch": "batch bolt",
     "committer": "committer",

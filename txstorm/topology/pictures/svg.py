@@ -30,6 +30,7 @@ PALETTE: dict[str, tuple[str, str]] = {
     "commit": ("#fdf7ec", "#221b10"),
     "commit-line": ("#efdcb8", "#4d3d1e"),
     "spout": ("#1463c4", "#58a6ff"),
+    "frame": ("#1b6f8f", "#56b8dc"),
     "basic": ("#0e7569", "#3cc7b4"),
     "batch": ("#6546d2", "#a792ff"),
     "committer": ("#b05a08", "#f0a546"),
@@ -41,6 +42,7 @@ SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 GLYPHS = {
     "spout": '<path d="M-5 -6 L6 0 L-5 6 Z" {fill}/>',
+    "frame": '<path d="M-6 -5 h12 v10 h-12 z M-6 -1.5 h12 M-2 -5 v10" fill="none" stroke-width="1.6" {stroke}/>',
     "basic": '<circle r="4.5" {fill}/>',
     "batch": '<path d="M-6 -6 h12 v3 h-12 z M-6 -1.5 h12 v3 h-12 z M-6 3 h12 v3 h-12 z" {fill}/>',
     "committer": '<path d="M-6 0.5 L-2 4.5 L6 -4.5" fill="none" stroke-width="2.6" stroke-linecap="round" '

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from txstorm.topology.pictures.model import Link, Node, Picture
 
 PHASES = ((False, "processing", "processing phase"), (True, "commit", "commit phase, in txid order"))
-_SHAPES = {"spout": ("([", "])"), "basic": ("[", "]"), "batch": ("[", "]"), "committer": ("[[", "]]")}
+_SHAPES = {
+    "spout": ("([", "])"),
+    "frame": ("[/", "/]"),
+    **dict.fromkeys(("basic", "batch"), ("[", "]")),
+    "committer": ("[[", "]]"),
+}
 _DOT_STYLES = {
     "spout": 'shape=box, style="rounded,filled", fillcolor="#dbeafe"',
+    "frame": 'shape=parallelogram, style="filled", fillcolor="#e0f2f8"',
     "basic": 'shape=box, style="filled", fillcolor="#e6f4f1"',
     "batch": 'shape=box, style="filled", fillcolor="#ece9ff"',
     "committer": 'shape=box, peripheries=2, style="filled", fillcolor="#fdebd0"',
