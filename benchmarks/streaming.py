@@ -1,7 +1,7 @@
 """Streaming queries that feed topologies, beside the same query with ``foreachBatch`` and MERGE.
 
-``python -m benchmarks.streaming [--batches N] [--rows N] [--keys N] [--tables N]``: each side takes the same batches; the
-first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``).
+``python -m benchmarks.streaming [--batches N] [--rows N] [--keys N] [--tables N]``: each side takes the same batches;
+the first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``).
 """
 
 from __future__ import annotations
