@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,8 +47,11 @@ class Format(Protocol):
     def is_complete(self, path: str) -> bool:
         """Return whether the file can be read yet, as far as its first and last bytes tell."""
 
+    def reread(self, segment: Segment) -> Any:
+        """Read `segment` again; raise `SpoutError` if it has changed since it was planned."""
+
     def emit(self, segment: Segment, collector: Collector) -> None:
-        """Reread `segment`, verify its digest, and emit its records; raise `SpoutError` if it has changed."""
+        """Reread `segment`, and emit its records."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,19 @@ class FileCoordinator(SpoutCoordinator):
             if self._switches(planned.get(last)):  # the next transaction; what is there now is known before it
                 self._switch = self._arrivals.switched(planned[last])
                 self._arrivals.note(last + 1, self._switch)
+        elif planned:
+            self._check_last_file(planned[min(planned)])
+
+    def _check_last_file(self, metadata: Any) -> None:
+        """Raise `SpoutError` if what was read last is not there any more: another file has taken its place.
+
+        Its rest would otherwise be read as that of the file before, of which only ranges are known. A file that has
+        been moved away has no rest.
+        """
+        last = checked(metadata)["segments"][-1:]
+        for segment in map(Segment.from_json, last):
+            if os.path.exists(segment.file):
+                self._format.reread(segment)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
         """See `SpoutCoordinator`."""

@@ -137,15 +137,19 @@ class LineFormat:
         """Return whether `tail`, the bytes after the last line end of the file, is a record."""
         return bool(tail)
 
-    def emit(self, segment: Segment, collector: Collector) -> None:
-        """Reread `segment`, verify its digest, and emit its records; invalid ones are refused."""
+    def reread(self, segment: Segment) -> bytes:
+        """Return the bytes of `segment`; raise `SpoutError` if they have changed."""
         size = segment.stop - segment.start
         data = read_range(segment.file, segment.start, size)
         if len(data) < size:
             how = f"expected {size} bytes, got {len(data)}"
             raise segment.changed(how)
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
-        located = _Located(segment, Records(data, segment.rows, self._ends))
+        return data
+
+    def emit(self, segment: Segment, collector: Collector) -> None:
+        """Reread `segment`, and emit its records; invalid ones are refused."""
+        located = _Located(segment, Records(self.reread(segment), segment.rows, self._ends))
         records, found = located.records, self._not_utf8(located.records)
         given = records.without(found)
         good, faults = (self.decode(given) if given.rows else Parsed(None, {})).beside(found, records)

@@ -118,15 +118,19 @@ class ParquetFormat:
         """Return whether `path` has its footer."""
         return has_footer(path)
 
-    def emit(self, segment: Segment, collector: Collector) -> None:
-        """Reread `segment`, verify its digest, and emit its rows."""
+    def reread(self, segment: Segment) -> list[RowGroup]:
+        """Return the row groups with rows of `segment`; raise `SpoutError` if those have changed."""
         touched = [group for group in self._row_groups(segment.file) if group.touches(segment)]
         digest = blake2b(digest_size=DIGEST_BYTES)
         for group in touched:
             token = _token(self._cached(segment.file, group).digest)
             digest.update(token(max(segment.start, group.start), min(segment.stop, group.stop)))
         segment.verify(digest.hexdigest())
-        for group in touched:
+        return touched
+
+    def emit(self, segment: Segment, collector: Collector) -> None:
+        """Reread `segment`, and emit its rows."""
+        for group in self.reread(segment):
             rows = self._cached(segment.file, group).rows()
             start, stop = max(segment.start, group.start), min(segment.stop, group.stop)
             _emit_rows(rows.slice(start - group.start, stop - start), segment.file, start, collector)
