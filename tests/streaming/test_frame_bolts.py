@@ -1,12 +1,14 @@
 """Frame bolts: any code of DataFrames between a frame spout and bolts on tuples, transaction by transaction."""
 
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
+import pandas as pd
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from txstorm import TransactionalTopologyBuilder, faults, run
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, faults, run
 from txstorm.bolts import Map, SumByKey
 from txstorm.errors import TopologyError, TopologyFailed
 from txstorm.results.read import read_sink, read_state
@@ -81,6 +83,37 @@ def test_values_of_all_types_arrive_as_python_has_them(spark, tmp_path):
     assert kept == Counter([repr(list(row[1:])), repr([None] * 7), at.isoformat(), None])
 
 
+def doubled(values: pd.Series) -> pd.Series:
+    return values * 2 if not (values == 77).any() else odd_value(values)
+
+
+def odd_value(values: pd.Series) -> pd.Series:
+    raise ValueError(f"77 of {len(values)}")
+
+
+def test_two_inputs_pandas_and_empty_batches(spark, tmp_path):
+    twice = F.pandas_udf(doubled, "bigint")
+    made = builder([[], [("a", 1), ("b", 2)], [], [("a", 3)]])
+    made.set_frame_bolt("twice", lambda orders: orders.withColumn("cents", twice("cents"))).reads("orders")
+    made.set_frame_bolt("both", lambda one, other: one.unionByName(other)).reads("orders", "twice")
+    made.set_bolt("rows", DeltaSink("rows", {"country": str, "cents": int})).global_grouping("both")
+    handle = go(made, tmp_path, spark)
+    handle.awaitTermination()
+    assert sorted(row["cents"] for row in read_sink(tmp_path, "rows").to_pylist()) == [1, 2, 2, 3, 4, 6]
+    assert [row["tuples"] for row in handle.history().to_pylist()] == [0, 6, 0, 3]
+
+
+def test_an_error_of_a_udf_names_the_bolt_and_the_line(spark, tmp_path):
+    twice = F.pandas_udf(doubled, "bigint")
+    made = builder([[("a", 1)], [("a", 77)]])
+    made.set_frame_bolt("twice", lambda orders: orders.withColumn("cents", twice("cents"))).reads("orders")
+    made.set_bolt("rows", DeltaSink("rows", {"country": str, "cents": int})).global_grouping("twice")
+    handle = go(made, tmp_path, spark, max_retries=0, on_error="fail_topology")
+    with pytest.raises(TopologyFailed, match=r"txid 2 .*twice\[0\] raised ValueError at .*in odd_value: 77 of 1"):
+        handle.awaitTermination()
+    assert handle.committed == 1
+
+
 def test_a_failed_bolt_ends_the_run_at_its_transaction_or_is_left_out(spark, tmp_path):
     def odd(orders):
         return orders.selectExpr("country", "CASE WHEN cents = 5 THEN raise_error('five') ELSE cents END AS cents")
@@ -151,3 +184,15 @@ def test_edges_that_cannot_be_are_named(spark):
     made.set_bolt("sums", SumByKey("land", "cents", "sums")).fields_grouping("f", ["land"])
     with pytest.raises(TopologyError, match="no field 'land'"):
         made.build_topology()
+
+
+def test_windows_behind_frame_bolts_close_at_the_end_of_input(spark, tmp_path):
+    """System transactions, in which no frame is read, pass frame bolts."""
+    at = datetime(2026, 3, 29, 1, 30, 10, tzinfo=UTC)
+    made = builder([[("a", at), ("b", at)], [("a", at)]], "country STRING, at TIMESTAMP")
+    made.set_frame_bolt("same", lambda orders: orders).reads("orders")
+    window = WindowAggregate("country", table="windows", ttl=timedelta(days=1), n="count")
+    window.with_timestamp_field("at").with_tumbling_window(Duration.minutes(1))
+    made.set_bolt("windows", window).fields_grouping("same", ["country"])
+    run(made.build_topology(), spark=spark, data_dir=tmp_path, end_of_input=True).awaitTermination()
+    assert {row["country"]: row["n"] for row in read_state(tmp_path, "windows").to_pylist()} == {"a": 2, "b": 1}

@@ -122,7 +122,7 @@ def _declare(name: str, source: Spout, declarer: OutputFieldsDeclarer) -> None:
 
 
 def _kind_fault(name: str, source: object) -> str | None:
-    if getattr(source, "frames", False):
+    if getattr(source, "emits_frames", False):
         return f"source {name!r}: {described(source)} emits DataFrames, which a composite spout cannot join with others"
     if isinstance(source, SPOUTS):
         return None

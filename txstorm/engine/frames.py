@@ -22,6 +22,7 @@ from txstorm.engine.port import BATCH, SOURCE, ErrorRow, Pack, Processed, TxidIn
 from txstorm.engine.program import Program
 from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.errors import InputError
+from txstorm.topology.frames import FrameBolt
 from txstorm.user_code import described
 
 _TXID, _FROM = f"{RESERVED}txid", f"{RESERVED}from"
@@ -73,6 +74,9 @@ def _checked(given: Any, session: Any) -> Any:
 
 def check(session: Any, program: Program) -> None:
     """Raise `InputError` unless the functions of frame bolts return the columns that are declared for them."""
+    if program.frames and client.is_connect(session):
+        msg = "frame spouts and frame bolts need a classic Spark session; this one is of Spark Connect"
+        raise InputError(msg)
     for name, bolt, reads in program.frame_bolts:
         if bolt.given is not None:
             empty = [session.createDataFrame([], _ddl(program.frames[one])) for one in reads]
@@ -89,26 +93,28 @@ class PackFrames:
     Args:
         session: the session.
         program: the program of a frame spout.
-        pack: the inputs have functions that return the DataFrames of the spout.
-
-    Attributes:
-        pack: the transactions up to the one that failed, without the functions, for the workers.
-        failed: the outcome of the transaction whose frame bolt raised; None if none did.
     """
 
-    def __init__(self, session: Any, program: Program, pack: Pack) -> None:
+    def __init__(self, session: Any, program: Program) -> None:
         self._session, self._program = session, program
         self._emitted = [name for name in program.frames if program.out_edges(name)]
         self._parts: list[Any] = []
         self._kept: list[Any] = []
         self._seen: dict[int, Any] = {}
-        self.failed: Processed | None = None
+        self._failed: Processed | None = None
+
+    def build(self, pack: Pack) -> Pack:
+        """Build the DataFrames of the transactions up to the first whose code raises; return those, for the workers.
+
+        The inputs of `pack` have functions that return the DataFrames of the spout; those returned have none. Raises
+        whatever Spark does if the session has ended.
+        """
         good = []
         for one in pack.inputs:
             if not self._add(one):
                 break
             good.append(replace(one, payload=None))
-        self.pack = replace(pack, inputs=tuple(good))
+        return replace(pack, inputs=tuple(good))
 
     def together(self) -> Any:
         """Return one DataFrame with all rows, in exactly as many partitions as the first stage has tasks, unshuffled.
@@ -129,7 +135,7 @@ class PackFrames:
             sums = ":".join(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))
             outcome.digests[BATCH] = f"{rows}:{sums}"
             outcome.counts[self._program.spout] = rows
-        failed = [] if self.failed is None or any(one.error for one in outcomes) else [self.failed]
+        failed = [] if self._failed is None or any(one.error for one in outcomes) else [self._failed]
         return [*outcomes, *failed]
 
     def release(self) -> None:
@@ -138,27 +144,34 @@ class PackFrames:
             frame.unpersist()
 
     def _add(self, txid_input: TxidInput) -> bool:
-        """Build the DataFrames of one transaction; return whether none of its frame bolts raised."""
-        txid, spout = txid_input.attempt.txid, self._program.spout
+        """Build the DataFrames of one transaction; return whether no code of the user raised."""
+        txid, current = txid_input.attempt.txid, self._program.spout
         readers = Counter(name for _, _, reads in self._program.frame_bolts for name in reads) + Counter(self._emitted)
-        batch = self._observed(txid, txid_input.payload(self._session))
-        if SOURCE in txid_input.divert:  # read to its end, as a stateful stream must be, but nothing is emitted
-            self._parts.append(batch.selectExpr(*self._columns(None, txid)))
-            return True
-        frames = {spout: self._shared(batch, readers[spout])}
-        for name, bolt, reads in self._program.frame_bolts:
-            try:
-                assert bolt.function is not None
-                frame = _checked(bolt.function(*(frames[one] for one in reads)), self._session)
-                if fault := columns_fault(self._program.frames[name], dict(client.frame_types(frame))):
-                    msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
-                    raise InputError(msg)
-            except RAISED as error:
-                self.failed = Processed(txid_input.attempt, error=error_row(name, 0, 0, error, ""))
-                return False
-            frames[name] = self._shared(frame, readers[name])
+        try:
+            batch = self._observed(txid, txid_input.payload(self._session))
+            if SOURCE in txid_input.divert:  # read to its end, as a stateful stream must be, but nothing is emitted
+                self._parts.append(batch.selectExpr(*self._columns(None, txid)))
+                return True
+            frames = {current: self._shared(batch, readers[current])}
+            for current, bolt, reads in self._program.frame_bolts:
+                frame = self._result(current, bolt, [frames[one] for one in reads])
+                frames[current] = self._shared(frame, readers[current])
+        except RAISED as error:
+            if not client.is_alive(self._session):
+                raise
+            self._failed = Processed(txid_input.attempt, error=error_row(current, 0, 0, error, ""))
+            return False
         self._parts += [frames[name].selectExpr(*self._columns(name, txid)) for name in self._emitted]
         return True
+
+    def _result(self, name: str, bolt: FrameBolt, inputs: Sequence[Any]) -> Any:
+        """Return what a frame bolt makes of its inputs; raise `InputError` if it has other columns than declared."""
+        assert bolt.function is not None
+        frame = _checked(bolt.function(*inputs), self._session)
+        if fault := columns_fault(self._program.frames[name], dict(client.frame_types(frame))):
+            msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
+            raise InputError(msg)
+        return frame
 
     def _shared(self, frame: Any, readers: int) -> Any:
         """Return a DataFrame that is computed once, however many read it."""

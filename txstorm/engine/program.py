@@ -180,7 +180,7 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
 
 
 def _frames(topology: Topology) -> Mapping[str, Mapping[str, str]]:
-    own = (one for one in topology.components if getattr(one.object, "frames", False))
+    own = (one for one in topology.components if getattr(one.object, "emits_frames", False))
     return {one.id: {name: column.spark for name, column in one.object.columns.items()} for one in own}
 
 

@@ -162,23 +162,31 @@ class SparkEngine:
 
     def _run_frames(self, program: Program, shipped: Shipped, pack: Pack, group: str) -> list[Processed]:
         """Process a pack whose rows are in DataFrames, which are built and computed in the job group of the pack."""
-        with client.job_group(self._session, group):
-            made = frames.PackFrames(self._session, program, pack)
-        if not made.pack.inputs:
-            return made.complete([])
-
-        def frame() -> Any:
-            return self._frame(program, lambda level: stage_function(shipped, made.pack, level), made.together())
-
+        made = frames.PackFrames(self._session, program)
         try:
-            return made.complete(gather(program, made.pack, self._collected(frame, group)))
-        except EngineError as error:
-            row = frames.failure_of(program, error.__cause__ or error)
-            if row is None or len(made.pack.inputs) > 1:  # then each is tried by itself
-                raise
-            return [Processed(made.pack.inputs[0].attempt, error=row)]
+            light = self._built(made, pack, group)
+            if not light.inputs:
+                return made.complete([])
+
+            def frame() -> Any:
+                return self._frame(program, lambda level: stage_function(shipped, light, level), made.together())
+
+            try:
+                return made.complete(gather(program, light, self._collected(frame, group)))
+            except EngineError as error:
+                row = frames.failure_of(program, error.__cause__ or error)
+                if row is None or len(light.inputs) > 1:  # then each is tried by itself
+                    raise
+                return [Processed(light.inputs[0].attempt, error=row)]
         finally:
             made.release()
+
+    def _built(self, made: frames.PackFrames, pack: Pack, group: str) -> Pack:
+        try:
+            with client.job_group(self._session, group):
+                return made.build(pack)
+        except Exception as error:
+            raise self._failure(error) from error
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
         """Run the shares of a large commit and collect their results; no shuffle, as the input is already divided."""

@@ -34,7 +34,7 @@ class FrameSpout(TransactionalSpout):
         SettingError: `columns` is not DDL, or has a type without values in Python.
     """
 
-    frames: ClassVar[bool] = True
+    emits_frames: ClassVar[bool] = True
 
     def __init__(self, columns: str) -> None:
         self.columns = frame_columns(columns)

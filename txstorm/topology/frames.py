@@ -29,7 +29,7 @@ class FrameBolt(Base):
         columns: name → type of the columns of its result; empty until `inspect` has found them.
     """
 
-    frames = True
+    emits_frames = True
 
     def __init__(self, function: Callable[..., Any], given: str | None) -> None:
         self.function: Callable[..., Any] | None = function
@@ -90,7 +90,7 @@ def frame_faults(id: Any, given: FrameBolt, inputs: Sequence[Input], known: Mapp
         if source is None:
             hint = near(str(one.component), list(known))
             yield f"frame bolt {id!r} reads {one.component!r}, which does not exist{hint}; known are {', '.join(known)}"
-        elif not getattr(source.object, "frames", False):
+        elif not getattr(source.object, "emits_frames", False):
             yield (
                 f"{one.component!r} → {id!r}: a frame bolt reads a frame spout or frame bolts, and {one.component!r} "
                 "emits tuples; do this work on tuples, or before them"
@@ -99,7 +99,7 @@ def frame_faults(id: Any, given: FrameBolt, inputs: Sequence[Input], known: Mapp
 
 def with_equal_tasks(topology: Topology) -> Topology:
     """Return `topology` with as many tasks of each frame component as the largest number: they share partitions."""
-    own = [one for one in topology.components if getattr(one.object, "frames", False)]
+    own = [one for one in topology.components if getattr(one.object, "emits_frames", False)]
     tasks = max((one.parallelism for one in own), default=0)
 
     def equal(one: Component) -> Component:

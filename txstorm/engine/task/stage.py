@@ -249,8 +249,8 @@ class TxidRun(PhaseRun):
             return None
 
     def _pass_on(self, run: ComponentRun) -> Sent | None:
-        """Return the rows of a frame bolt, whose work Spark has done; None if the whole batch is diverted."""
-        if self.diversion is not None and self.diversion.whole:
+        """Return the rows of a frame bolt, whose work Spark has done; None if there are none, or all are diverted."""
+        if self.input.facts.system or (self.diversion is not None and self.diversion.whole):
             return None
         collector = run.collector()
         self.at.begin(run.spec.id, run.task, collector)
