@@ -158,7 +158,7 @@ MUTANTS = (
     Mutant(
         "hexadecimal_integers_of_csv_are_refused_beside_a_bad_value",
         "_impossible",
-        """"x" not in (text := texts[row].as_py().lower()) or text[0] == "x\"""",
+        '"x" not in text[1:].lower()',
         "True",
         "tests/recovery/failures/test_refused_records.py::test_records_are_emitted_or_refused_alike_at_any_batch_size",
     ),
