@@ -235,3 +235,21 @@ def test_killed_at_any_point_and_started_twice(tmp_path, point, tables):
     killed("p7.1.written:kill:1", *arguments, scenario="streamed")
     ends(*arguments, scenario="streamed")
     lake.check(FILES, tables)
+
+
+def test_one_query_feeds_two_topologies_and_write_stream_replaces_its_query(lake, tmp_path):
+    lake.add(1, 2)
+    topology = lake.topology()
+    both = [foreach_batch(topology, data_dir=place) for place in (lake.data_dir, tmp_path / "other")]
+    writer = lake.stream().writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+    writer.foreachBatch(lambda frame, batch: [one(frame, batch) for one in both] and None).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    lake.check(2)
+    assert both[1].handle.committed == 2
+    first = write_stream(lake.stream(), topology, data_dir=tmp_path / "third").start()
+    first.processAllAvailable()
+    second = write_stream(lake.stream(), topology, data_dir=tmp_path / "third").start()
+    lake.add(3)
+    second.processAllAvailable()
+    assert (first.isActive, second.isActive, first.exception()) == (False, True, None)

@@ -87,10 +87,6 @@ class StreamingQuery:
             waiting += [children.apply(number) for number in range(children.size())]
         return False
 
-    def stop(self) -> None:
-        """Stop the query, and wait until it has."""
-        self._execution.stop()
-
     def offsets(self, batch: int) -> list[Any]:
         """Return the offset of each source at the end of a batch, as the checkpoint has them; None for an unread one.
 
@@ -111,6 +107,14 @@ CONNECT = (
     "sessions of Spark Connect run the function of foreachBatch on the server, away from the driver of the topology; "
     "use a classic session (SparkSession.builder.master(…), or spark-submit)"
 )
+
+
+def stop_queries(session: Any, checkpoint: str) -> None:
+    """Stop the active queries of a session that have their checkpoint in this directory, and wait until they have."""
+    for query in session.streams.active:
+        root = str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - as above
+        if root.removeprefix("file:").replace("//", "/").rstrip("/") == checkpoint:
+            query.stop()
 
 
 def read_to_end(frame: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
@@ -149,12 +150,22 @@ class StreamSpout(FrameSpout):
     Args:
         columns: the columns of the stream, in Spark's DDL.
         opaque: whether a batch that is not decided may come again with other rows, and then counts with those.
+
+    Attributes:
+        offers: the batch that the query hands over; only in the process of the driver.
     """
 
     def __init__(self, columns: str, *, opaque: bool = False) -> None:
         super().__init__(columns)
         self.opaque = opaque
-        self._offers: _Offers | None = _Offers()
+        self.offers = Offers()
+
+    def fed(self) -> StreamSpout:
+        """Return a copy that a query of its own is to feed: topologies with one spout may have several."""
+        made = copy(self)
+        made.offers = Offers()
+        made.offers.attached = True
+        return made
 
     def check(self) -> None:
         """Raise `SpoutError` unless a streaming query is to feed this spout."""
@@ -164,14 +175,6 @@ class StreamSpout(FrameSpout):
                 "write_stream instead of run (docs/spark.md)"
             )
             raise SpoutError(msg)
-
-    @property
-    def offers(self) -> _Offers:
-        """Batches of the query; only in the process of the driver."""
-        if self._offers is None:
-            msg = "stream spout: its batches are in the driver's process; this is a copy sent to a worker"
-            raise SpoutError(msg)
-        return self._offers
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return a coordinator that plans the batch at hand."""
@@ -186,10 +189,10 @@ class StreamSpout(FrameSpout):
         return batch.frame
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_offers": None}
+        return {**self.__dict__, "offers": None}
 
 
-class _Offers:
+class Offers:
     """The batch that the query hands over, and notices about batches; thread-safe.
 
     Attributes:
@@ -216,7 +219,7 @@ class _Offers:
 
 
 class _StreamCoordinator(SpoutCoordinator):
-    def __init__(self, offers: _Offers) -> None:
+    def __init__(self, offers: Offers) -> None:
         self._offers = offers
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from txstorm.books.data_directory import default_directory, was_run
 from txstorm.books.origin import origin_of
 from txstorm.clients.spark import active_session, frame_types, is_connect
-from txstorm.clients.spark_query import CONNECT, StreamingQuery, read_to_end
+from txstorm.clients.spark_query import CONNECT, StreamingQuery, read_to_end, stop_queries
 from txstorm.ddl import columns_fault
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import HeldError, InputError, KilledError, SettingError, SpoutError, StoppedError
@@ -92,17 +93,19 @@ def write_stream(stream: Any, target: Topology | BatchFunction, **options: Any) 
         InputError: `stream` is no streaming DataFrame, or of Spark Connect; and as `foreach_batch`.
     """
     _check_stream(stream)
+    topology = target.topology if isinstance(target, BatchFunction) else _built(target)
+    data_dir = target.data_dir if isinstance(target, BatchFunction) else _directory(options.get("data_dir"), topology)
+    checkpoint = str(data_dir / "checkpoint")
+    stop_queries(stream.sparkSession, checkpoint)
     if isinstance(target, BatchFunction):
         if options:
             msg = f"write_stream: {sorted(options)} belong to foreach_batch, which made the function; pass them there"
             raise SettingError(msg)
         function = target
     else:
-        _end_before(_directory(options.get("data_dir"), _built(target)))
         function = foreach_batch(target, **options)
     function.check_columns(stream)
-    writer = stream.writeStream.queryName(function.topology.id)
-    return writer.option("checkpointLocation", str(function.data_dir / "checkpoint")).foreachBatch(function)
+    return stream.writeStream.queryName(topology.id).option("checkpointLocation", checkpoint).foreachBatch(function)
 
 
 class BatchFunction:
@@ -134,7 +137,6 @@ class BatchFunction:
     def start(self) -> None:
         """Start a run of the topology; called by `foreach_batch`."""
         session = active_session()
-        self._spout.offers.attached = True
         options = RunOptions(ledger=self._ledger, origin=origin_of(self.topology, None))
         self.handle = launch(self.topology, SparkEngine(session, jobs=1), self.data_dir, options, self._listeners)
 
@@ -142,11 +144,6 @@ class BatchFunction:
     def is_busy(self) -> bool:
         """Whether a query that is active has called the function."""
         return self._query is not None and self._query.is_active
-
-    @property
-    def query(self) -> StreamingQuery | None:
-        """The query that has called the function last."""
-        return self._query
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Process one batch of the query that calls, and return when its transaction is complete.
@@ -186,6 +183,9 @@ class BatchFunction:
 
     def _follow(self, query: StreamingQuery, frame: Any) -> None:
         """Let the run live as long as the present run of `query`."""
+        if _functions.get(self.data_dir) is not self:
+            msg = f"data directory {self.data_dir}: a later call of foreach_batch has taken the place of this function"
+            raise HeldError(msg)
         before = self._query
         if before is not None and before.run == query.run:
             return
@@ -279,6 +279,8 @@ def _fed(topology: Topology, settings: Mapping[str, Any] | None) -> Topology:
             "with other rows would repeat; write to states, sinks, maps or outlets"
         )
         raise InputError(msg)
+    spout, *others = topology.components
+    topology = replace(topology, components=(replace(spout, object=spout.object.fed()), *others))
     return topology.with_settings({"max_spout_pending": 1})
 
 
@@ -303,14 +305,6 @@ def _check_stream(stream: Any) -> None:
     if not stream.isStreaming:
         msg = "write_stream takes a streaming DataFrame, got a batch one; read it with spark.readStream"
         raise InputError(msg)
-
-
-def _end_before(data_dir: Path) -> None:
-    """Stop the query that feeds this directory, if this process has started one."""
-    with _lock:
-        before = _functions.get(data_dir)
-    if before is not None and before.query is not None:
-        before.query.stop()
 
 
 def _check_checkpoint(checkpoint: str, data_dir: Path) -> None:
