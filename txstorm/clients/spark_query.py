@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 from txstorm.clients.spark import is_connect
 from txstorm.errors import InputError
 
 _TEMPORARY = re.compile(r"/temporary-[0-9a-f-]{36}/?$")
-_STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
+_STATEFUL = [f"org.apache.spark.sql.execution.streaming.{room}StateStoreWriter" for room in ("operators.stateful.", "")]
+"""The class of an operator that writes state, as of Spark 4.1 and of 4.0."""
 
 
 class StreamingQuery:
@@ -77,8 +79,7 @@ class StreamingQuery:
     @property
     def is_stateful(self) -> bool:
         """Whether Spark keeps state for the query, which it writes while it computes a batch."""
-        waiting = [self._execution.lastExecution().executedPlan()]
-        kind = self._session._jvm.java.lang.Class.forName(_STATEFUL)  # noqa: SLF001
+        waiting, kind = [self._execution.lastExecution().executedPlan()], self._stateful_class()
         while waiting:
             plan = waiting.pop()
             if kind.isInstance(plan):
@@ -86,6 +87,13 @@ class StreamingQuery:
             children = plan.children()
             waiting += [children.apply(number) for number in range(children.size())]
         return False
+
+    def _stateful_class(self) -> Any:
+        classes = self._session._jvm.java.lang.Class  # noqa: SLF001
+        for name in _STATEFUL[:-1]:
+            with suppress(Exception):  # py4j's, if there is no such class
+                return classes.forName(name)
+        return classes.forName(_STATEFUL[-1])
 
     def offsets(self, batch: int) -> list[Any]:
         """Return the offset of each source at the end of a batch, as the checkpoint has them; None for an unread one.
