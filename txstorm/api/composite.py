@@ -122,10 +122,10 @@ def _declare(name: str, source: Spout, declarer: OutputFieldsDeclarer) -> None:
 
 
 def _kind_fault(name: str, source: object) -> str | None:
-    if getattr(source, "emits_frames", False):
-        return f"source {name!r}: {described(source)} emits DataFrames, which a composite spout cannot join with others"
     if isinstance(source, SPOUTS):
-        return None
+        if not getattr(source, "emits_frames", False):
+            return None
+        return f"source {name!r}: {described(source)} emits DataFrames, which a composite spout cannot join with others"
     return (
         f"source {name!r}: {described(source)} is not a spout; pass one that derives from TransactionalSpout, "
         "PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout"

@@ -54,7 +54,8 @@ class _Inspection:
     def _frame_fault(self, declaration: Declaration) -> str:
         """Find the columns of a frame bolt; return why that is impossible, unless its inputs have the fault."""
         sources = [self._by_id.get(one.component) for one in declaration.inputs]
-        frames = [one for one in sources if one is not None and getattr(one.object, "emits_frames", False)]
+        known = [one for one in sources if one is not None and isinstance(one.object, Component)]
+        frames = [one for one in known if getattr(one.object, "emits_frames", False)]
         if not frames or len(frames) < len(sources) or any(id(one) in self._under_way for one in frames):
             return ""
         infos = [self.info(one) for one in frames]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -109,12 +109,13 @@ class FileCoordinator(SpoutCoordinator):
         """Raise `SpoutError` if what was read last is not there any more: another file has taken its place.
 
         Its rest would otherwise be read as that of the file before, of which only ranges are known. A file that has
-        been moved away has no rest.
+        been moved away has no rest; one that is too short is refused where it is read on.
         """
         last = checked(metadata)["segments"][-1:]
         for segment in map(Segment.from_json, last):
-            if os.path.exists(segment.file):
-                self._format.reread(segment)
+            with suppress(FileNotFoundError):
+                if self._format.extent(segment.file, os.path.getsize(segment.file)) >= segment.stop:
+                    self._format.reread(segment)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
         """See `SpoutCoordinator`."""
