@@ -174,8 +174,6 @@ CASES: dict[str, Case] = {
     "MapBatches": bolt(lambda: bolts.MapBatches(lambda batch: batch, *FIELDS), INTS, "id", keep=COLUMNS),
     "MapBatches of times": bolt(lambda: bolts.MapBatches(far, *FIELDS), {"at": [2**40, -(2**40)]}, "id"),
     "SplitWords": bolt(lambda: bolts.SplitWords("key"), TEXTS, "id"),
-    "CountBy": bolt(lambda: bolts.CountBy("key"), {"key": LISTS[1:]}),
-    "Distinct": bolt(lambda: bolts.Distinct("key"), {"key": LISTS[1:]}),
     "CountByKey": bolt(lambda: bolts.CountByKey("key", "counts"), TEXTS, table="counts"),
     "SumByKey": bolt(lambda: bolts.SumByKey("key", "n", "counts"), {**TEXTS, **INTS}, table="counts"),
     "DeltaSink": bolt(lambda: DeltaSink("rows", COLUMNS), {**TEXTS, **INTS}, table="rows"),
