@@ -154,6 +154,7 @@ def test_times_that_python_does_not_have_are_found_wherever_they_are(kind):
 
 
 EXCEPTIONS = {
+    "engine/frames.py": "the zone of times, and the width of offsets, of columns that Spark has made",
     "typed.py": "this is the module",
     "clients/delta/data_files.py": "numbers of rows",
     "results/aggregate_windows.py": "numbers of tuples; ends of windows",

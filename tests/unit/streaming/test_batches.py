@@ -1,4 +1,4 @@
-"""Which batch of a streaming query is which, without Spark: every combination of what is known and what comes."""
+"""Order of the batches of a streaming query, without Spark: all combinations of what is known and what comes."""
 
 from itertools import product
 
