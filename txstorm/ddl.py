@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -60,19 +60,26 @@ def frame_columns(text: str) -> dict[str, FrameColumn]:
     return columns
 
 
-def columns_text(columns: Mapping[str, FrameColumn]) -> str:
-    """Return the columns in DDL."""
-    return ", ".join(f"{_quoted(name)} {column.spark}" for name, column in columns.items())
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL takes it, whatever its characters."""
+    return f"`{name.replace('`', '``')}`"
 
 
-def columns_fault(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """Return how the columns of a DataFrame differ from those that are expected, by name and type; empty if not."""
-    faults = [f"{name!r} is missing" for name in expected if name not in found]
-    faults += [f"{name!r} is not declared" for name in found if name not in expected]
+def columns_text(columns: Mapping[str, str]) -> str:
+    """Return columns, name → type as Spark writes it, in DDL."""
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+
+
+def columns_fault(expected: Mapping[str, str], found: Sequence[tuple[str, str]]) -> str:
+    """Return how the columns of a DataFrame, (name, type), differ from those that are expected; empty if not."""
+    names, kinds = [name for name, _ in found], dict(found)
+    faults = [f"{name!r} is there twice" for name in kinds if names.count(name) > 1]
+    faults += [f"{name!r} is missing" for name in expected if name not in kinds]
+    faults += [f"{name!r} is not declared" for name in kinds if name not in expected]
     faults += [
-        f"{name!r} is {found[name]}, expected {kind}"
+        f"{name!r} is {kinds[name]}, expected {kind}"
         for name, kind in expected.items()
-        if found.get(name, kind) != kind
+        if kinds.get(name, kind) != kind
     ]
     return "; ".join(faults)
 
@@ -172,8 +179,4 @@ class _Reader:
 
 def _written(name: str) -> str:
     """Return the name of a field as Spark writes it in the text of a type."""
-    return name if re.fullmatch(r"\w+", name) else _quoted(name)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    return name if re.fullmatch(r"\w+", name) else quoted(name)

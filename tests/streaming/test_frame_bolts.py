@@ -164,7 +164,10 @@ def test_a_replay_has_the_digest_of_the_first_attempt_whatever_the_order(spark, 
         ),
         (lambda made: made.set_frame_bolt("f", totals, columns="a INT b").reads("orders"), "',' or the end"),
         (lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("map(1, 2) m")).reads("orders"), "type map"),
-        (lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("1 a", "2 a")).reads("orders"), "two columns"),
+        (
+            lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("1 a", "2 a")).reads("orders"),
+            "'a' is there twice",
+        ),
     ],
 )
 def test_faults_are_found_when_the_topology_is_built(spark, declare, fault):

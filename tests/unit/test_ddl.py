@@ -56,6 +56,7 @@ def test_a_text_that_is_no_ddl_is_refused(text, why):
 
 
 def test_columns_that_differ_are_named():
-    assert columns_fault({"a": "int"}, {"a": "int"}) == ""
-    fault = columns_fault({"a": "int", "b": "string", "c": "date"}, {"a": "bigint", "b": "string", "d": "date"})
-    assert fault == "'c' is missing; 'd' is not declared; 'a' is bigint, expected int"
+    assert columns_fault({"a": "int"}, [("a", "int")]) == ""
+    found = [("a", "bigint"), ("b", "string"), ("d", "date"), ("b", "string")]
+    fault = columns_fault({"a": "int", "b": "string", "c": "date"}, found)
+    assert fault == "'b' is there twice; 'c' is missing; 'd' is not declared; 'a' is bigint, expected int"

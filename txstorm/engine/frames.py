@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.clients import spark as client
-from txstorm.ddl import RESERVED, FrameColumn, columns_fault
+from txstorm.ddl import RESERVED, FrameColumn, columns_fault, columns_text, quoted
 from txstorm.engine.port import BATCH, SOURCE, ErrorRow, Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.engine.task.error_rows import RAISED, error_row
 from txstorm.errors import InputError
-from txstorm.topology.frames import FrameBolt
 from txstorm.user_code import described
 
 _TXID, _FROM = f"{RESERVED}txid", f"{RESERVED}from"
@@ -41,22 +40,26 @@ def columns_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, Frame
     except InputError as error:
         msg = f"its columns are not known without Spark: give them (columns='country STRING, …'); {error}"
         raise InputError(msg) from None
-    empty = [
-        session.createDataFrame([], _ddl({name: one.spark for name, one in columns.items()})) for columns in inputs
-    ]
-    return _ddl(dict(client.frame_types(_checked(function(*empty), session))))
+    types = [{name: one.spark for name, one in columns.items()} for columns in inputs]
+    return columns_text(dict(client.frame_types(_called(function, _empty(session, types), session))))
 
 
-def _ddl(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns.items())
+def _empty(session: Any, inputs: Iterable[Mapping[str, str]]) -> list[Any]:
+    """Return DataFrames without rows, given the types of their columns."""
+    return [session.createDataFrame([], columns_text(columns)) for columns in inputs]
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+def _called(
+    function: Callable[..., Any] | None, inputs: Sequence[Any], session: Any, columns: Mapping[str, str] | None = None
+) -> Any:
+    """Return what the function of a frame bolt makes of its inputs.
 
-
-def _checked(given: Any, session: Any) -> Any:
-    """Return the result of a frame bolt; raise `InputError` unless it is a DataFrame of this application."""
+    Raises:
+        InputError: that is no DataFrame of the application of `session`, or it has not these columns (None: any, each
+            once).
+    """
+    assert function is not None
+    given = function(*inputs)
     if not hasattr(given, "sparkSession") or not hasattr(given, "selectExpr"):
         msg = f"its function returned {described(given)}, expected a DataFrame"
         raise InputError(msg)
@@ -65,9 +68,9 @@ def _checked(given: Any, session: Any) -> Any:
             "its function returned a DataFrame of another Spark application, or of Spark Connect; use those it is given"
         )
         raise InputError(msg)
-    names = [name for name, _ in client.frame_types(given)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"its function returned a DataFrame with two columns {twice}; rename one"
+    found = client.frame_types(given)
+    if fault := columns_fault(dict(found) if columns is None else columns, found):
+        msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
         raise InputError(msg)
     return given
 
@@ -78,17 +81,18 @@ def check(session: Any, program: Program) -> None:
         msg = "frame spouts and frame bolts need a classic Spark session; this one is of Spark Connect"
         raise InputError(msg)
     for name, bolt, reads in program.frame_bolts:
-        if bolt.given is not None:
-            empty = [session.createDataFrame([], _ddl(program.frames[one])) for one in reads]
-            assert bolt.function is not None
-            found = client.frame_types(_checked(bolt.function(*empty), session))
-            if fault := columns_fault(program.frames[name], dict(found)):
-                msg = f"frame bolt {name!r}: the columns of its result are not those declared: {fault}"
-                raise InputError(msg)
+        if bolt.given is None:  # the function was asked
+            continue
+        try:
+            inputs = _empty(session, (program.frames[one] for one in reads))
+            _called(bolt.function, inputs, session, program.frames[name])
+        except InputError as error:
+            msg = f"frame bolt {name!r}: {error}"
+            raise InputError(msg) from None
 
 
 class PackFrames:
-    """The DataFrames of the transactions of one pack; a transaction whose frame bolt raises ends it.
+    """The DataFrames of the transactions of one pack; one whose code raises is the last of them.
 
     Args:
         session: the session.
@@ -154,7 +158,8 @@ class PackFrames:
                 return True
             frames = {current: self._shared(batch, readers[current])}
             for current, bolt, reads in self._program.frame_bolts:
-                frame = self._result(current, bolt, [frames[one] for one in reads])
+                inputs = [frames[one] for one in reads]
+                frame = _called(bolt.function, inputs, self._session, self._program.frames[current])
                 frames[current] = self._shared(frame, readers[current])
         except RAISED as error:
             if not client.is_alive(self._session):
@@ -163,15 +168,6 @@ class PackFrames:
             return False
         self._parts += [frames[name].selectExpr(*self._columns(name, txid)) for name in self._emitted]
         return True
-
-    def _result(self, name: str, bolt: FrameBolt, inputs: Sequence[Any]) -> Any:
-        """Return what a frame bolt makes of its inputs; raise `InputError` if it has other columns than declared."""
-        assert bolt.function is not None
-        frame = _checked(bolt.function(*inputs), self._session)
-        if fault := columns_fault(self._program.frames[name], dict(client.frame_types(frame))):
-            msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
-            raise InputError(msg)
-        return frame
 
     def _shared(self, frame: Any, readers: int) -> Any:
         """Return a DataFrame that is computed once, however many read it."""
@@ -187,7 +183,7 @@ class PackFrames:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-        names = [_quoted(name) for name in self._program.frames[self._program.spout]]
+        names = [quoted(name) for name in self._program.frames[self._program.spout]]
         mixed = f"xxhash64({', '.join(names)})"
         self._seen[txid] = Observation(f"{RESERVED}{next(_numbers)}")
         return frame.selectExpr(*names).observe(
@@ -203,7 +199,7 @@ class PackFrames:
         found = []
         for place, name in enumerate(self._emitted):
             for number, (column, kind) in enumerate(self._program.frames[name].items()):
-                value = _quoted(column) if name == component else f"CAST(NULL AS {kind})"
+                value = quoted(column) if name == component else f"CAST(NULL AS {kind})"
                 found.append(f"{value} AS {RESERVED}{place}_{number}")
         source = "NULL" if component is None else str(self._emitted.index(component))
         txids = "NULL" if txid is None else str(txid)

@@ -95,7 +95,9 @@ class MemoryFrames(FrameSpout):
     def frame(self, spark: Any, metadata: Any) -> Any:
         """Return the batch as a DataFrame."""
         assert self.batches is not None, "its batches stay in the driver"
-        return spark.createDataFrame(list(self.batches[metadata]), columns_text(self.columns))
+        return spark.createDataFrame(
+            list(self.batches[metadata]), columns_text({name: one.spark for name, one in self.columns.items()})
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "batches": None}

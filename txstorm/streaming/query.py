@@ -168,10 +168,7 @@ class BatchFunction:
     def check_columns(self, frame: Any) -> None:
         """Raise `SpoutError` unless a DataFrame has the columns of the `StreamSpout`."""
         expected = {name: column.spark for name, column in self._spout.columns.items()}
-        found = frame_types(frame)
-        names = [name for name, _ in found]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        fault = f"{twice} are there twice" if twice else columns_fault(expected, dict(found))
+        fault = columns_fault(expected, frame_types(frame))
         if fault:
             msg = f"the columns of the stream are not those of the StreamSpout: {fault}"
             raise SpoutError(msg)
