@@ -11,7 +11,7 @@ import site
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,6 +29,12 @@ _INSTALLED = tuple(
 )
 _BELOW = ("pyarrow", "numpy", "pandas", "pydantic", "deltalake", "pyspark", "cloudpickle", "typer", "click", "rich")
 """Packages that txstorm calls itself: their frames directly below one of txstorm are not the user's."""
+Caught = Callable[[BaseException], None]
+"""Function that is called with an exception of user code, while its stack frames still exist."""
+
+
+def ignore(error: BaseException) -> None:
+    """Do nothing with an exception of user code."""
 
 
 class InDriver:

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, faults, run
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, explain, faults, run
 from txstorm.bolts import Map, SumByKey
-from txstorm.errors import TopologyError, TopologyFailed
+from txstorm.errors import InputError, TopologyError, TopologyFailed
+from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout
+from txstorm.testing import TopologyTestDriver
 
 pytestmark = pytest.mark.spark
 COLUMNS = "country STRING, cents BIGINT"
@@ -199,3 +201,52 @@ def test_windows_behind_frame_bolts_close_at_the_end_of_input(spark, tmp_path):
     made.set_bolt("windows", window).fields_grouping("same", ["country"])
     run(made.build_topology(), spark=spark, data_dir=tmp_path, end_of_input=True).awaitTermination()
     assert {row["country"]: row["n"] for row in read_state(tmp_path, "windows").to_pylist()} == {"a": 2, "b": 1}
+
+
+def test_the_test_driver_and_replay_have_spark_process_the_frames(spark, tmp_path):
+    made = builder()
+    made.set_frame_bolt("totals", totals, 2).reads("orders")
+    made.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("totals", ["country"])
+    topology = made.build_topology()
+    with TopologyTestDriver(topology, pending=2) as driver:
+        driver.fail(1)
+        assert len(driver.attempts(1)) == 2
+        driver.commit(len(BATCHES))
+        assert sorted(driver.emitted("totals", 3)) == [("a", 3), ("b", 4), ("c", 2)]
+        stepped = driver.state("sums").to_pylist()
+        digests = [one["digest"] for one in driver.history().to_pylist()]
+    handle = go(made, tmp_path, spark)
+    handle.awaitTermination()
+    assert read_state(tmp_path, "sums").to_pylist() == stepped
+    assert [one["digest"] for one in handle.history().to_pylist()] == digests
+    assert all(replay_txid(topology, tmp_path, txid).equal for txid in range(1, len(BATCHES) + 1))
+
+
+def test_code_of_frame_bolts_that_fails_in_a_replay_is_met_where_it_fails(spark, tmp_path):
+    made = builder()
+    made.set_frame_bolt("totals", totals, 2).reads("orders")
+    made.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("totals", ["country"])
+    go(made, tmp_path, spark).awaitTermination()
+
+    def replayed(function, caught):
+        made = builder()
+        made.set_frame_bolt("totals", function, 2, columns=COLUMNS).reads("orders")
+        made.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("totals", ["country"])
+        return replay_txid(made.build_topology(), tmp_path, 2, caught)
+
+    with pytest.raises(InputError, match="'totals': its function raised AnalysisException"):
+        replayed(lambda orders: orders.select("cent"), None)
+    met = []
+    verdict = replayed(lambda orders: orders if orders.isEmpty() else 1 / 0, met.append)
+    assert (verdict.failure.type, [type(one) for one in met]) == ("ZeroDivisionError", [ZeroDivisionError])
+
+
+def test_the_explanation_has_the_plan_of_spark(spark):
+    made = builder()
+    made.set_frame_bolt("totals", totals, 2).reads("orders")
+    made.set_frame_bolt("top", lambda sums: sums.where("cents > 100")).reads("totals")
+    made.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("top", ["country"])
+    text = explain(made.build_topology())
+    first, _, second = text.partition("Spark's plan of totals for one transaction:")[2].partition("Spark's plan of top")
+    assert "HashAggregate" in first
+    assert "Filter" in second

@@ -275,12 +275,30 @@ def tasks_done(session: Any, group: str) -> int | None:
     if session is None or is_connect(session):
         return None
     try:
-        tracker = session.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-        return sum(int(stage.numCompletedTasks) for stage in stages if stage is not None)
+        return sum(int(stage.numCompletedTasks) for stage in _stages(session, group))
     except Exception:  # noqa: BLE001 - as in `is_alive`
         return None
+
+
+def tasks_repeated(session: Any, group: str) -> int:
+    """Return how many tasks, or stages, of the ended jobs of `group` were lost and computed again.
+
+    What Spark observes of a DataFrame counts the rows of a lost task twice.
+    """
+    context = session.sparkContext
+    if context.master.startswith("local") and not context.master.startswith("local-cluster"):
+        return 0  # there is no executor to lose, and a task is tried once
+    # The failures of tasks reach the tracker before the end of their job, which the caller may know earlier.
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001 - there is no public way to wait
+    return sum(int(stage.numFailedTasks) + int(stage.currentAttemptId) for stage in _stages(session, group))
+
+
+def _stages(session: Any, group: str) -> list[Any]:
+    """Return what the tracker knows of the stages of the jobs of `group`."""
+    tracker = session.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return [stage for stage in stages if stage is not None]
 
 
 def cancel(session: Any, group: str) -> None:

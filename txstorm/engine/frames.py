@@ -5,10 +5,12 @@ It is one module, as the driver's half writes the columns, and the workers' half
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -21,12 +23,13 @@ from txstorm.ddl import RESERVED, FrameColumn, columns_fault, columns_text, quot
 from txstorm.engine.port import BATCH, SOURCE, ErrorRow, Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.engine.task.error_rows import RAISED, error_row
-from txstorm.errors import InputError
-from txstorm.user_code import described
+from txstorm.errors import EngineError, InputError, TxstormError
+from txstorm.user_code import Caught, described, ignore
 
 _TXID, _FROM = f"{RESERVED}txid", f"{RESERVED}from"
 _TIME = pa.timestamp("us", "UTC")
 _numbers = itertools.count(1)
+Compute = Callable[[Pack, Callable[[], Any]], list[Processed]]
 
 
 def columns_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
@@ -42,6 +45,29 @@ def columns_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, Frame
         raise InputError(msg) from None
     types = [{name: one.spark for name, one in columns.items()} for columns in inputs]
     return columns_text(dict(client.frame_types(_called(function, _empty(session, types), session))))
+
+
+def plan_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
+    """Return Spark's plan for what a frame bolt's function returns, with its inputs as scans; empty without a session.
+
+    Raises:
+        InputError: the function returns no DataFrame.
+    """
+    try:
+        session = client.active_session()
+    except TxstormError:
+        return ""
+    if client.is_connect(session):
+        return ""
+    rows = session.sparkContext.emptyRDD()  # unlike a list, the optimizer does not know that it is empty
+    scans = [
+        session.createDataFrame(rows, columns_text({name: one.spark for name, one in columns.items()}))
+        for columns in inputs
+    ]
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        _called(function, scans, session).explain()
+    return shown.getvalue().strip()
 
 
 def _empty(session: Any, inputs: Iterable[Mapping[str, str]]) -> list[Any]:
@@ -89,6 +115,68 @@ def check(session: Any, program: Program) -> None:
         except InputError as error:
             msg = f"frame bolt {name!r}: {error}"
             raise InputError(msg) from None
+        except Exception as error:
+            msg = (
+                f"frame bolt {name!r}: its function raised {type(error).__name__} for DataFrames without rows: {error}"
+            )
+            raise InputError(msg) from error
+
+
+def process(
+    session: Any, program: Program, pack: Pack, compute: Compute, building: Callable[[], Any], caught: Caught = ignore
+) -> list[Processed]:
+    """Process a pack whose rows are in DataFrames.
+
+    Args:
+        session: the session.
+        program: the program of a frame spout.
+        pack: the pack; payloads of its inputs are functions that return the DataFrame of the spout.
+        compute: called with the pack for the workers, and with a function that builds one DataFrame of all rows;
+            returns the outcomes, or raises `EngineError`.
+        building: a context manager within which the user's functions are called.
+        caught: called with every exception that they raise.
+    """
+    made = PackFrames(session, program, caught)
+    try:
+        with building():
+            light = made.build(pack)
+        if not light.inputs:
+            return made.complete([])
+        try:
+            return made.complete(compute(light, made.together))
+        except EngineError as error:
+            row = failure_of(program, error.__cause__ or error)
+            if row is None or len(light.inputs) > 1:  # then each is tried by itself
+                raise
+            return [Processed(light.inputs[0].attempt, error=row)]
+    finally:
+        made.release()
+
+
+def process_here(
+    session: Any, program: Program, pack: Pack, caught: Caught, run: Callable[[Sequence[Pack]], list[Processed]]
+) -> list[Processed]:
+    """Process a pack whose rows are in DataFrames, which `session` collects; its tasks run in this process.
+
+    Args:
+        session: the session.
+        program: the program of a frame spout.
+        pack: the pack, as for `process`.
+        caught: called with every exception of functions of frame bolts.
+        run: processes the pack, given what each task of the first stage gets of it.
+    """
+    tasks = program.stages[0].tasks
+
+    def compute(light: Pack, together: Callable[[], Any]) -> list[Processed]:
+        try:
+            rows = together().toArrow().combine_chunks()
+        except Exception as error:
+            raise EngineError(client.explain_failure(error)) from error
+        size = rows.num_rows // tasks + 1
+        parts = (rows.slice(number * size, size).to_batches() for number in range(tasks))
+        return run([with_rows(program, light, part) for part in parts])
+
+    return process(session, program, pack, compute, nullcontext, caught)
 
 
 class PackFrames:
@@ -97,10 +185,11 @@ class PackFrames:
     Args:
         session: the session.
         program: the program of a frame spout.
+        caught: called with every exception of the user's functions.
     """
 
-    def __init__(self, session: Any, program: Program) -> None:
-        self._session, self._program = session, program
+    def __init__(self, session: Any, program: Program, caught: Caught) -> None:
+        self._session, self._program, self._caught = session, program, caught
         self._emitted = [name for name in program.frames if program.out_edges(name)]
         self._parts: list[Any] = []
         self._kept: list[Any] = []
@@ -164,6 +253,7 @@ class PackFrames:
         except RAISED as error:
             if not client.is_alive(self._session):
                 raise
+            self._caught(error)
             self._failed = Processed(txid_input.attempt, error=error_row(current, 0, 0, error, ""))
             return False
         self._parts += [frames[name].selectExpr(*self._columns(name, txid)) for name in self._emitted]

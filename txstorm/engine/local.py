@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from txstorm.api.context import WorkProgress
+from txstorm.clients.spark import sessions
+from txstorm.engine import frames
 from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.gather import destinations, gather
 from txstorm.engine.port import LargeCommit, Pack, Processed, ShareDone
@@ -19,6 +21,7 @@ from txstorm.engine.task.commit_job import run_share
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError
 from txstorm.lanes import THREADS, Lanes
+from txstorm.user_code import Caught, ignore
 
 A = TypeVar("A")
 
@@ -32,19 +35,25 @@ class LocalEngine:
     Args:
         observe: called with the emissions of every task of the processing phase, on the thread that runs the task.
         lanes: run the packs, each on a lane of its own.
+        caught: called with every exception that functions of frame bolts raise.
     """
 
     name = "local"
 
-    def __init__(self, observe: Observe | None = None, lanes: Lanes = THREADS) -> None:
+    def __init__(self, observe: Observe | None = None, lanes: Lanes = THREADS, caught: Caught = ignore) -> None:
         self._observe = observe
+        self._caught = caught
+        self._spark: Any = None
         self._lanes = lanes
         self._program: Program | None = None
         self._work: dict[Future[Any], _Work] = {}
 
     def start(self, program: Program) -> None:
-        """Keep the program for later packs."""
+        """Keep the program for later packs; if it reads DataFrames, get the Spark session, or create one."""
         self._program = program
+        if program.frames:
+            self._spark = sessions.acquire(f"txstorm {program.topology}")
+            frames.check(self._spark, program)
 
     def warm_up(self) -> None:
         """Do nothing: threads need no warm-up."""
@@ -84,6 +93,9 @@ class LocalEngine:
         """Cancel running packs, without waiting for bolts that hang."""
         for work in list(self._work.values()):
             work.cancelled.set()
+        if self._spark is not None:
+            sessions.release(self._spark)
+            self._spark = None
 
     def _shares(self, commit: LargeCommit, work: _Work) -> list[ShareDone]:
         assert self._program is not None
@@ -101,14 +113,24 @@ class LocalEngine:
         Raises `EngineError` if it is cancelled meanwhile.
         """
         assert self._program is not None
-        program, work = self._program, work or _Work()
+        work = work or _Work()
+        if self._program.frames and not pack.system:
+            return frames.process_here(
+                self._spark, self._program, pack, self._caught, lambda packs: self._stages(packs, work)
+            )
+        return self._stages([pack] * self._program.stages[0].tasks, work)
+
+    def _stages(self, packs: Sequence[Pack], work: _Work) -> list[Processed]:
+        """Process a pack, given what each task of the first stage gets of it."""
+        assert self._program is not None
+        program = self._program
         work.tasks, work.rows = sum(stage.tasks for stage in program.stages), 0
         arrived: dict[int, list[Cargo]] = {}
         for stage in program.stages:
             sent: dict[int, list[Cargo]] = defaultdict(list)
             last = stage.level == len(program.stages) - 1
             for task in range(stage.tasks):
-                work.task = self.task(stage.level, task, pack)
+                work.task = self.task(stage.level, task, packs[task if stage.level == 0 else 0])
                 for cargo in work.task.run(arrived.get(task, ())):
                     work.check()
                     if stage.level == 0 and cargo.kind is Kind.RESULT:
@@ -118,7 +140,7 @@ class LocalEngine:
                         sent[target].append(cargo)
                 work.done, work.task = work.done + 1, None
             arrived = sent
-        return gather(program, pack, arrived.get(0, ()))
+        return gather(program, packs[0], arrived.get(0, ()))
 
     def task(self, level: int, number: int, pack: Pack) -> StageTask:
         """Create task `number` of the stage at `level`, for one pack."""

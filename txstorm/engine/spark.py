@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -162,31 +163,28 @@ class SparkEngine:
 
     def _run_frames(self, program: Program, shipped: Shipped, pack: Pack, group: str) -> list[Processed]:
         """Process a pack whose rows are in DataFrames, which are built and computed in the job group of the pack."""
-        made = frames.PackFrames(self._session, program)
-        try:
-            light = self._built(made, pack, group)
-            if not light.inputs:
-                return made.complete([])
 
-            def frame() -> Any:
-                return self._frame(program, lambda level: stage_function(shipped, light, level), made.together())
-
+        @contextmanager
+        def building() -> Iterator[None]:
             try:
-                return made.complete(gather(program, light, self._collected(frame, group)))
-            except EngineError as error:
-                row = frames.failure_of(program, error.__cause__ or error)
-                if row is None or len(light.inputs) > 1:  # then each is tried by itself
-                    raise
-                return [Processed(light.inputs[0].attempt, error=row)]
-        finally:
-            made.release()
+                with client.job_group(self._session, group):
+                    yield
+            except Exception as error:
+                raise self._failure(error) from error
 
-    def _built(self, made: frames.PackFrames, pack: Pack, group: str) -> Pack:
-        try:
-            with client.job_group(self._session, group):
-                return made.build(pack)
-        except Exception as error:
-            raise self._failure(error) from error
+        def compute(light: Pack, together: Callable[[], Any]) -> list[Processed]:
+            def frame() -> Any:
+                return self._frame(program, lambda level: stage_function(shipped, light, level), together())
+
+            return gather(program, light, self._collected(frame, group))
+
+        repeated = 0
+        while True:
+            done = frames.process(self._session, program, pack, compute, building)
+            before, repeated = repeated, client.tasks_repeated(self._session, group)
+            if repeated == before:
+                return done
+            log.warning("tasks were lost; their rows are counted twice in the digest, so the pack is processed again")
 
     def _run_shares(self, work: LargeCommit, group: str) -> list[ShareDone]:
         """Run the shares of a large commit and collect their results; no shuffle, as the input is already divided."""

@@ -12,6 +12,7 @@ from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTab
 from txstorm.display import duration_text
 from txstorm.plan.commit_jobs import obstacles
 from txstorm.plan.stages import Edge, Plan, Stage, compile_plan
+from txstorm.topology.frames import FRAME
 from txstorm.topology.graph import Component, Topology
 from txstorm.topology.pictures.model import kind_word, printable
 
@@ -27,6 +28,8 @@ class Branch:
 def explain(plan: Topology | Plan, *, why: bool = False) -> str:
     """Describe the plan of a topology, or an already compiled plan, as a tree of text lines.
 
+    If there is a Spark session, it is followed by Spark's plan of each frame bolt, for one transaction.
+
     Args:
         plan: the topology, or its plan.
         why: whether to say of each committer why a job cannot commit its large transactions.
@@ -36,7 +39,8 @@ def explain(plan: Topology | Plan, *, why: bool = False) -> str:
     head = f"plan of topology {printable(compiled.topology.id)}"
     warnings = [f"warning: {one}" for one in compiled.topology.warnings]
     hint = [] if why else _driver_only(compiled)
-    return "\n".join([head, *(line for root in roots for line in _drawn(root)), *hint, *warnings])
+    frames = [line for one in compiled.topology.components for line in _spark_plan(compiled.topology, one)]
+    return "\n".join([head, *(line for root in roots for line in _drawn(root)), *hint, *warnings, *frames])
 
 
 def _driver_only(plan: Plan) -> list[str]:
@@ -62,8 +66,17 @@ def _stage(plan: Plan, stage: Stage) -> Branch:
 
 def _read_frames(component: Component) -> list[Branch]:
     """Return one branch per DataFrame that a frame bolt reads."""
-    reads = component.inputs if component.kind == "frame" else ()
+    reads = component.inputs if component.kind == FRAME else ()
     return [Branch(f"from {printable(one.component)} as a DataFrame, in Spark's plan of the pack") for one in reads]
+
+
+def _spark_plan(topology: Topology, component: Component) -> list[str]:
+    """Return the lines of Spark's plan of a frame bolt, whose inputs are scans in it; none for other components."""
+    if component.kind != FRAME:
+        return []
+    text = component.object.spark_plan([topology.component(one.component).object.columns for one in component.inputs])
+    head = f"Spark's plan of {printable(component.id)} for one transaction:"
+    return [head, *(f"  {line}" for line in text.splitlines() if line)] if text else []
 
 
 def _arrivals(plan: Plan, name: str) -> list[Branch]:

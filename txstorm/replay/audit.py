@@ -18,9 +18,10 @@ from txstorm.plan.stages import compile_plan
 from txstorm.replay.compare import ReplayVerdict, compared
 from txstorm.replay.ranges import Result, Span
 from txstorm.replay.recording import Recorded, Recording, Source, opened_source
-from txstorm.replay.scratch_tables import Caught, ReplayTables, ignore
+from txstorm.replay.scratch_tables import ReplayTables
 from txstorm.runtime.commit.outcome import batch_digest
 from txstorm.topology.graph import Topology
+from txstorm.user_code import Caught, ignore
 
 PACK = 16
 """Number of txids in one job unless the topology sets it."""
@@ -122,7 +123,8 @@ def _judged(program: Program, source: Source, done: _Done, tables: ReplayTables)
         return ReplayVerdict(
             recorded.attempt, recorded.digest, digest, failure=counts, tuples=tuples, notes=tuple(notes)
         )
-    found = tuple(compared(table, rows) for table, rows in tables.rows(recorded.txid).items())
+    ordered = not program.frames  # the rows of a DataFrame have no order
+    found = tuple(compared(table, rows, ordered=ordered) for table, rows in tables.rows(recorded.txid).items())
     tuples += sum(counts.values())
     return ReplayVerdict(recorded.attempt, recorded.digest, digest, found, tuples=tuples, notes=tuple(notes))
 

@@ -81,7 +81,7 @@ class TableVerdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the rows are the same, those of a sink in the same order."""
+        """Whether the rows are the same, those of a sink in the same order unless they come from a DataFrame."""
         return not self.different and not self.reordered
 
     def to_json(self) -> dict[str, Any]:
@@ -155,8 +155,8 @@ class Rows:
     keys: Sequence[str] | None
 
 
-def compared(table: str, rows: Rows) -> TableVerdict:
-    """Compare the committed with the replayed rows of `table`."""
+def compared(table: str, rows: Rows, *, ordered: bool) -> TableVerdict:
+    """Compare the committed with the replayed rows of `table`; `ordered`: whether the order of a sink's rows counts."""
     before, after = _size(rows.committed), _size(rows.replayed)
     if _same(rows.committed, rows.replayed):
         return TableVerdict(table, before, after)
@@ -165,7 +165,8 @@ def compared(table: str, rows: Rows) -> TableVerdict:
         found = list(_by_key(committed, replayed, rows.keys))
         return TableVerdict(table, before, after, len(found), tuple(found[:KEPT]))
     found = [*_missing(committed, replayed, committed=True), *_missing(replayed, committed, committed=False)]
-    return TableVerdict(table, before, after, len(found), tuple(found[:KEPT]), not found and committed != replayed)
+    reordered = ordered and not found and committed != replayed
+    return TableVerdict(table, before, after, len(found), tuple(found[:KEPT]), reordered)
 
 
 def _size(table: pa.Table | None) -> int:

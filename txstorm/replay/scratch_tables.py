@@ -41,12 +41,7 @@ from txstorm.storage.tables.intent import CHANGES, SINK
 from txstorm.storage.tables.merge_layout import no_changes
 from txstorm.storage.tables.table import open_table
 from txstorm.topology.graph import Topology
-
-Caught = Callable[[BaseException], None]
-
-
-def ignore(error: BaseException) -> None:
-    """Do nothing with an exception of user code."""
+from txstorm.user_code import Caught, ignore
 
 
 class ReplayTables:

@@ -14,9 +14,9 @@ from txstorm.replay.audit import replayed
 from txstorm.replay.compare import ReplayVerdict
 from txstorm.replay.ranges import span_of
 from txstorm.replay.recording import Recording
-from txstorm.replay.scratch_tables import Caught, ignore
 from txstorm.runtime.failures import batch_failure
 from txstorm.topology.graph import Topology
+from txstorm.user_code import Caught, ignore
 
 
 def replay_txid(topology: Topology, data_dir: str | Path, txid: int, caught: Caught = ignore) -> ReplayVerdict:
@@ -51,8 +51,7 @@ class _WatchedEngine(LocalEngine):
     """Local engine on the calling thread, whose tasks report exceptions of user code."""
 
     def __init__(self, caught: Caught) -> None:
-        super().__init__()
-        self._caught = caught
+        super().__init__(caught=caught)
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         done: Future[list[Processed]] = Future()

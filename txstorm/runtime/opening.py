@@ -233,7 +233,7 @@ def open_session(
 
 def _check_source(topology: Topology, engine: Engine, data_dir: Path) -> None:
     """Raise `SpoutError` if the engine cannot run the spout, or its source is unusable."""
-    if getattr(topology.spout.object, "emits_frames", False) and engine.name != "spark":
+    if getattr(topology.spout.object, "emits_frames", False) and engine.name == "local":
         msg = f"spout {topology.spout.id!r} emits DataFrames: it needs engine='spark', got {engine.name!r}"
         raise SpoutError(msg)
     check_spout(topology.spout.object, list_states(data_dir))

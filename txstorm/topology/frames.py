@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 from txstorm.api.bolt import Component as Base
@@ -46,14 +47,20 @@ class FrameBolt(Base):
         try:
             text = self.given
             if text is None:
-                # Loaded when it is called: what declares a topology does without Spark otherwise.
-                text = import_module("txstorm.engine.frames").columns_of(self.function, inputs)
+                text = _spark().columns_of(self.function, inputs)
             self.columns = frame_columns(text)
         except TxstormError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - user code: any failure is a fault of the topology
             return f"its function raised {type(error).__name__} for DataFrames without rows: {error}"
         return ""
+
+    def spark_plan(self, inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
+        """Return Spark's plan of the function for one transaction; empty without a classic session."""
+        try:
+            return str(_spark().plan_of(self.function, inputs))
+        except Exception as error:  # noqa: BLE001 - user code, for rows that it has not seen at the build
+            return f"not known: the function raised {type(error).__name__}: {error}"
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the columns of the result."""
@@ -65,6 +72,11 @@ class FrameBolt(Base):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "function": None}
+
+
+def _spark() -> ModuleType:
+    """Return the module that uses Spark; loaded when it is called, as declaring a topology does without Spark."""
+    return import_module("txstorm.engine.frames")
 
 
 class FrameDeclarer:

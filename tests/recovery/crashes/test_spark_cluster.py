@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from programs import loaded
 from recovery_cases import check, environment, eventually
+from scenarios.cluster import topology
 from servers.family import end_session, members
 from servers.spark import cluster, home, hosts, is_executor
 from watched import Diary
 
+from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
@@ -83,6 +85,16 @@ def test_workers_that_die_of_signals_faults_and_memory(tmp_path):
     with Cluster(tmp_path, cluster(tmp_path), 30, troubles) as made:
         made.ended()
     assert len(list(tmp_path.glob("diary-*"))) == len(troubles)  # each was met
+
+
+def test_digests_of_data_frames_after_the_loss_of_executors(tmp_path, spark):
+    """An executor that dies takes what was shuffled with it: Spark computes it again, and observes it twice."""
+    troubles = {name: txid for txid, name in ((0, "frames"), (4, "executor"))}
+    with Cluster(tmp_path, cluster(tmp_path), 8, [f"{name}:{txid}" for name, txid in troubles.items()]) as made:
+        made.ended()
+    code = topology(tmp_path / "unused", 8, {0: "frames"})
+    verdicts = [replay_txid(code, made.data_dir, txid) for txid in range(1, 9)]
+    assert [one.attempt for one in verdicts if not one.equal] == []
 
 
 def test_tasks_that_run_twice_at_once(tmp_path):

@@ -1,6 +1,7 @@
 """Scenario for a Spark cluster of real processes: ``cluster DATA_DIR DIARY TXIDS [TROUBLE…]``.
 
-A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction.
+A trouble is ``NAME:TXID``: it strikes once, in the first task that processes that transaction. With ``frames:0`` the
+numbers come from a frame bolt.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ from watched import Diary
 from txstorm import BasicBolt, TransactionalTopologyBuilder, run
 from txstorm.bolts import CountByKey
 from txstorm.sinks import DeltaSink
-from txstorm.spouts import MemoryTransactionalSpout
+from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout
 
 SLOW = 4.0
 """Seconds that a slow task takes; its copy does not."""
@@ -31,10 +32,15 @@ def out_of_memory() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 TROUBLES = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "segfault": lambda: ctypes.string_at(0),
     "memory": out_of_memory,
+    "executor": lambda: os.kill(parent_of(os.getppid()), signal.SIGKILL),
     "slow": lambda: time.sleep(SLOW),
 }
 
@@ -70,8 +76,13 @@ def topology(diary: Path, txids: int, troubles: dict[int, str]) -> Any:
     """Build the topology: transaction N has the numbers 4N - 4 to 4N - 1, in two partitions."""
     numbers = [range(part, 4 * txids, 2) for part in (0, 1)]
     spout = MemoryTransactionalSpout([list(part) for part in numbers], "n", take=2)
+    if 0 in troubles:
+        spout = MemoryFrames("n BIGINT", [[(n,) for n in range(first, first + 4)] for first in range(0, 4 * txids, 4)])
     builder = TransactionalTopologyBuilder("cluster", "numbers", spout, 2)
-    builder.set_bolt("hampered", Hampered(Diary(diary), troubles), 2).fields_grouping("numbers", ["n"])
+    if 0 in troubles:
+        builder.set_frame_bolt("shuffled", lambda rows: rows.repartition(2, "n"), columns="n BIGINT").reads("numbers")
+    source = "shuffled" if 0 in troubles else "numbers"
+    builder.set_bolt("hampered", Hampered(Diary(diary), troubles), 2).fields_grouping(source, ["n"])
     builder.set_bolt("seen", CountByKey({"n": int}, "seen", count="times"), 2).fields_grouping("hampered", ["n"])
     builder.set_bolt("rows", DeltaSink("rows", {"n": int})).global_grouping("hampered")
     settings = {"min_interval": 0.1, "max_pack_txids": 2, "retry_backoff": 0.05, "retry_backoff_max": 0.5}
