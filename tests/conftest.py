@@ -43,10 +43,10 @@ if CLASSES.exists():
 
 
 def delta_jars() -> str:
-    """The Delta jars fetched by `scripts/jars`, in the format of Spark's ``spark.jars``."""
-    jars = sorted((ROOT / ".cache" / "jars").glob("*.jar"))
+    """The jars of Delta and of Spark's Kafka source that `scripts/jars` has fetched, as ``spark.jars`` takes them."""
+    jars = [jar for place in ("jars", "connector-jars") for jar in sorted((ROOT / ".cache" / place).glob("*.jar"))]
     if not jars:
-        pytest.fail("no Delta jars in .cache/jars; run scripts/jars")
+        pytest.fail("no jars in .cache; run scripts/jars")
     return ",".join(map(str, jars))
 
 

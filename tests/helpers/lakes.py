@@ -28,6 +28,7 @@ class Lake:
         self.spark, self.place, self.data_dir = spark, place / "lake", place / "data"
         self.place.mkdir(exist_ok=True)
         self.checkpoint = self.data_dir / "checkpoint"
+        self.options: dict[str, str] = {}
 
     def add(self, *numbers: int) -> None:
         for number in numbers:
@@ -78,6 +79,38 @@ class Lake:
         for row in found:
             sums[row["country"]] += row["cents"]
         assert {row["country"]: row["cents"] for row in read_state(self.data_dir, "sums").to_pylist()} == sums
+
+
+class Table(Lake):
+    """A Delta table, each commit of which is a batch."""
+
+    def add(self, *numbers: int) -> None:
+        for number in numbers:
+            batch = self.spark.createDataFrame(rows(number), COLUMNS).coalesce(1)
+            batch.write.format("delta").mode("append").save(str(self.place / "table"))
+
+    def stream(self, columns: str = COLUMNS):
+        reader = self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).options(**self.options)
+        return reader.load(str(self.place / "table"))
+
+
+class Topic(Lake):
+    """A topic of a broker, with two partitions."""
+
+    def __init__(self, spark, place: Path, kafka) -> None:
+        super().__init__(spark, place)
+        self.kafka, self.name = kafka, kafka.make_topic(partitions=2)
+        self.options["startingOffsets"] = "earliest"
+
+    def add(self, *numbers: int) -> None:
+        for number in numbers:
+            for partition in (0, 1):
+                self.kafka.produce(self.name, map(json.dumps, rows(number)[partition::2]), partition)
+
+    def stream(self, columns: str = COLUMNS):
+        reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.kafka.bootstrap)
+        records = reader.option("subscribe", self.name).options(**self.options).load()
+        return records.selectExpr(f"from_json(CAST(value AS STRING), '{columns}') AS row").select("row.*")
 
 
 def _pair(row: dict) -> tuple[str, int]:

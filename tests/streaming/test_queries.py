@@ -1,12 +1,14 @@
 """Real streaming queries that feed topologies: failures at each point, batches that come again, stops, refusals."""
 
 import json
+import re
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from lakes import COLUMNS, Lake, rows
+from lakes import COLUMNS, Lake, Table, Topic, rows
 from recovery_cases import ends, eventually, killed, long_if
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
@@ -115,8 +117,37 @@ def test_another_query_is_refused_until_it_is_adopted(lake):
     error, _ = lake.query()
     assert "is refused: the last committed one is batch 1 of query" in error
     lake.check(2)
+    shutil.rmtree(lake.checkpoint)
     assert lake.query(adopt=True)[0] == ""
     lake.check(3)
+
+
+@pytest.mark.parametrize("source", ["kafka", "delta"])
+def test_batches_of_topics_and_tables(spark, tmp_path, source, request):
+    """A failure, a batch that comes again, and a new query that begins where the refusal of its first batch says."""
+    broker = request.getfixturevalue("kafka_broker") if source == "kafka" else None
+    lake = Table(spark, tmp_path) if broker is None else Topic(spark, tmp_path, broker)
+    lake.add(1)
+    assert lake.query()[0] == ""
+    lake.add(2)
+    faults.arm("p6.before:raise:1")
+    assert "injected" in lake.query()[0]
+    faults.arm("")
+    assert lake.query()[0] == ""
+    for gone in (lake.checkpoint / "commits" / "1", lake.checkpoint / "commits" / ".1.crc"):
+        gone.unlink(missing_ok=True)
+    lake.add(3)
+    error, function = lake.query()
+    assert (error, function.skipped) == ("", 1)
+    lake.check(3)
+    shutil.rmtree(lake.checkpoint)
+    lake.add(4)
+    name, value = re.search(r"\((starting\w+)=(.+?)\)", lake.query()[0]).groups()
+    lake.options[name] = value
+    assert "planned before it could be adopted" in lake.query(adopt=True)[0]  # it begins where the first one did
+    shutil.rmtree(lake.checkpoint)
+    assert lake.query(adopt=True)[0] == ""
+    lake.check(4)
 
 
 class Slow(BasicBolt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextlib import suppress
 from typing import Any
@@ -101,14 +102,23 @@ class StreamingQuery:
         Raises:
             InputError: the checkpoint has them in an unknown form.
         """
+        offsets = self._planned(batch).offsets()
+        texts = [offsets.apply(number) for number in range(offsets.size())]
+        return [json.loads(one.get().json()) if one.isDefined() else None for one in texts]
+
+    def planned_at(self, batch: int) -> float:
+        """Return when Spark planned a batch, in seconds since 1970; infinity if it is not known."""
+        found = self._planned(batch).productElement(1)  # its name differs between versions
+        return found.get().batchTimestampMs() / 1000 if found.isDefined() else math.inf
+
+    def _planned(self, batch: int) -> Any:
+        """Return the entry of the checkpoint for a batch."""
         found = self._execution.offsetLog().get(batch)
         kind = found.get().getClass().getSimpleName() if found.isDefined() else "none"
         if kind != "OffsetSeq":
             msg = f"checkpoint {self.checkpoint}: batch {batch} has offsets of the kind {kind}, expected OffsetSeq"
             raise InputError(msg)
-        offsets = found.get().offsets()
-        texts = [offsets.apply(number) for number in range(offsets.size())]
-        return [json.loads(one.get().json()) if one.isDefined() else None for one in texts]
+        return found.get()
 
 
 CONNECT = (

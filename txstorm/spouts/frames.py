@@ -126,12 +126,14 @@ class StreamBatch(NamedTuple):
         number: Spark's number of the batch.
         offsets: offset of each source of the query at the end of the batch, as JSON values.
         frame: the DataFrame.
+        early: whether Spark planned it before the function for the query was made.
     """
 
     query: str
     number: int
     offsets: list[Any]
     frame: Any
+    early: bool = False
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the transaction of this batch."""

@@ -34,7 +34,7 @@ def judge(batch: StreamBatch, committed: Any, undecided: Any, *, adopt: bool) ->
         batch: the batch.
         committed: the metadata of the last committed transaction; None: there is none.
         undecided: the metadata of the transaction that is planned after it; None: there is none.
-        adopt: whether a batch of another query is the next one.
+        adopt: whether a batch of another query is the next one, unless it was planned early.
 
     Raises:
         SpoutError: the batch does not follow those before it.
@@ -46,6 +46,8 @@ def judge(batch: StreamBatch, committed: Any, undecided: Any, *, adopt: bool) ->
         raise _refused(batch, f"{_batches(0, batch.number - 1)} of the query never came to this data directory")
     if last["query"] != batch.query:
         if adopt:
+            if batch.early:
+                raise _refused(batch, _planned_early(committed))
             return Verdict.NEXT if undecided is None else Verdict.ADOPTED
         raise _refused(batch, _another(committed, last["query"]))
     if undecided is not None and batch.number == undecided["batch"]:
@@ -101,8 +103,16 @@ def _another(committed: Any, query: str) -> str:
     after = begin_at(committed["offsets"])
     return (
         f"the last committed one is batch {committed['batch']} of query {committed['query']}; was the checkpoint "
-        f"deleted? Continue with its checkpoint, or begin the new query after it ({after}) and pass adopt=True, which "
-        "takes the new query's first batch as the next one"
+        "deleted? Continue with its checkpoint; or delete the new one, begin a query after that batch "
+        f"({after}) and pass adopt=True, which takes the query's first batch as the next one"
+    )
+
+
+def _planned_early(committed: Any) -> str:
+    after = "" if committed is None else f" ({begin_at(committed['offsets'])})"
+    return (
+        "it was planned before it could be adopted, and where it begins cannot be changed any more: delete the query's "
+        f"checkpoint, begin a query after the last committed batch{after}, and pass adopt=True from its start on"
     )
 
 

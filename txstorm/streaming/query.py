@@ -131,6 +131,7 @@ class BatchFunction:
         self.skipped = 0
         self.handle: RunHandle
         self._ledger, self._listeners, self._adopt = ledger, listeners, adopt
+        self._made = THREADS.seconds()
         self._query: StreamingQuery | None = None
         self._calls = threading.Lock()
 
@@ -161,7 +162,8 @@ class BatchFunction:
             raise HeldError(msg)
         try:
             self._follow(query, frame)
-            self._take(query, StreamBatch(query.id, batch_id, query.offsets(batch_id), frame))
+            early = self._adopt and query.planned_at(batch_id) < self._made
+            self._take(query, StreamBatch(query.id, batch_id, query.offsets(batch_id), frame, early))
         finally:
             self._calls.release()
 

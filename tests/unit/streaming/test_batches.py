@@ -21,7 +21,7 @@ def expected(batch, committed, undecided, adopt):
     if not known:
         return Verdict.NEXT if batch.number == 0 or adopt else None
     if known[-1]["query"] != batch.query:
-        return (Verdict.ADOPTED if undecided else Verdict.NEXT) if adopt else None
+        return (Verdict.ADOPTED if undecided else Verdict.NEXT) if adopt and not batch.early else None
     same = [one for one in known if one["query"] == batch.query]
     found = next((one for one in same if one["batch"] == batch.number), None)
     if found:
@@ -35,11 +35,11 @@ def expected(batch, committed, undecided, adopt):
 def test_every_batch_is_the_next_one_the_same_or_refused():
     committed = [None, meta("q", 3), meta("old", 7)]
     met = set()
-    for last, planned, query, number, offsets, adopt in product(
-        committed, (False, True), ("q", "new"), range(7), (0, 1), (False, True)
+    for last, planned, query, number, offsets, adopt, early in product(
+        committed, (False, True), ("q", "new"), range(7), (0, 1), (False, True), (False, True)
     ):
         undecided = meta("q", 4 if last and last["query"] == "q" else 0) if planned else None
-        batch = StreamBatch(query, number, OFFSETS[offsets], None)
+        batch = StreamBatch(query, number, OFFSETS[offsets], None, early)
         wanted = expected(batch, last, undecided, adopt)
         met.add(wanted)
         if wanted is None:
