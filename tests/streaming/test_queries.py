@@ -11,7 +11,7 @@ import pytest
 from lakes import COLUMNS, Lake, Table, Topic, rows
 from recovery_cases import ends, eventually, killed, long_if
 
-from txstorm import BasicBolt, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
+from txstorm import BasicBolt, Committer, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
 from txstorm.bolts import SumByKey
 from txstorm.errors import HeldError, InputError, SettingError, SpoutError
 from txstorm.operations.lifecycle import kill
@@ -233,6 +233,13 @@ def test_after_a_rewind_a_new_query_is_adopted(lake):
     lake.check(4)
 
 
+class Outside(Committer):
+    """A committer whose effects are not those of a transaction."""
+
+    external = True
+    states = ()
+
+
 def refused(call, match, kind=InputError):
     with pytest.raises(kind, match=match):
         call()
@@ -250,8 +257,20 @@ def test_what_cannot_feed_a_topology_is_refused(lake, tmp_path):
     refused(lambda: foreach_batch(other.build_topology(), data_dir=tmp_path / "o"), "expected a StreamSpout")
     options = {"data_dir": tmp_path / "p", "settings": {"max_spout_pending": 2}}
     refused(lambda: foreach_batch(topology, **options), "expected 1", SettingError)
-    stream = lake.stream("country STRING, cents INT")
-    refused(lambda: write_stream(stream, topology, data_dir=tmp_path / "q"), "'cents' is int, expected bigint")
+    for columns, match in {
+        "country STRING, cents INT": "'cents' is int, expected bigint",
+        "country STRING": "'cents' is missing",
+        "country STRING, cents BIGINT, land STRING": "'land' is not declared",
+    }.items():
+        stream = lake.stream(columns)
+        refused(lambda stream=stream: write_stream(stream, topology, data_dir=tmp_path / "q"), match, SpoutError)
+    twice = lake.stream().selectExpr("country", "cents", "cents + 1 AS cents")
+    refused(lambda: write_stream(twice, topology, data_dir=tmp_path / "q"), "'cents' is there twice", SpoutError)
+    refused(lambda: StreamSpout("a INT, `a` STRING"), "'a' is declared twice", SettingError)
+    refused(lambda: StreamSpout("_txstorm_a INT"), "txstorm's own", SettingError)
+    outside = TransactionalTopologyBuilder("outside", "orders", StreamSpout(COLUMNS))
+    outside.set_bolt("mail", Outside()).shuffle_grouping("orders")
+    refused(lambda: foreach_batch(outside.build_topology(), data_dir=tmp_path / "r"), "effects outside its tables")
 
 
 @pytest.mark.long
