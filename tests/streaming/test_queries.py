@@ -11,7 +11,17 @@ import pytest
 from lakes import COLUMNS, Lake, Table, Topic, rows
 from recovery_cases import ends, eventually, killed, long_if
 
-from txstorm import BasicBolt, Committer, TransactionalTopologyBuilder, faults, foreach_batch, rewind, run, write_stream
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    TransactionalTopologyBuilder,
+    faults,
+    foreach_batch,
+    rewind,
+    run,
+    write_stream,
+)
 from txstorm.bolts import SumByKey
 from txstorm.errors import HeldError, InputError, SettingError, SpoutError
 from txstorm.operations.lifecycle import kill
@@ -233,11 +243,13 @@ def test_after_a_rewind_a_new_query_is_adopted(lake):
     lake.check(4)
 
 
-class Outside(Committer):
+class Outside(BatchBolt, Committer):
     """A committer whose effects are not those of a transaction."""
 
     external = True
-    states = ()
+
+    def execute(self, tup, collector):
+        pass
 
 
 def refused(call, match, kind=InputError):
