@@ -248,7 +248,7 @@ class Outside(BatchBolt, Committer):
 
     external = True
 
-    def execute(self, tup, collector):
+    def execute(self, tup):
         pass
 
 
