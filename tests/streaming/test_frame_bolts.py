@@ -3,9 +3,14 @@
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pandas as pd
+import pyarrow.compute as pc
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, explain, faults, run
@@ -67,6 +72,55 @@ def test_several_readers_and_frame_bolts_over_one_evaluation(spark, tmp_path):
         named[row["name"]] += row["cents"]
     assert named == {"Austria": sums["a"], "Belgium": sums["b"]}
     assert sum(one["tuples"] for one in handle.history().to_pylist()) > 0
+
+
+TIMES = st.builds(
+    lambda seconds, zone: datetime.fromtimestamp(seconds, zone),
+    st.integers(-(10**9), 6 * 10**9),
+    st.sampled_from([UTC, ZoneInfo("Asia/Kabul")]),
+)
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "B", "é", "", None]),
+        st.none() | st.integers(-(2**62), 2**62),
+        st.none() | st.decimals(-(10**9), 10**9, places=2),
+        st.none() | TIMES,
+        st.none() | st.lists(st.none() | st.integers(-5, 5), max_size=3),
+        st.none() | st.tuples(st.none() | st.integers(0, 9), st.text("xyz", max_size=2)),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(ROWS, min_size=1, max_size=3))
+def test_a_function_makes_of_each_batch_what_it_makes_by_hand(spark, tmp_path_factory, batches):
+    columns = "k STRING, n BIGINT, d DECIMAL(12, 2), t TIMESTAMP, l ARRAY<INT>, s STRUCT<a: INT, b: STRING>"
+
+    def function(rows):
+        parts = rows.select("k", "n", "d", "t", F.explode_outer("l").alias("one"), "s.a", "s.b")
+        most = Window.partitionBy("k").orderBy(F.col("d").desc_nulls_last())
+        ranked = parts.withColumn("rank", F.rank().over(most))
+        sums = (F.sum("d").alias("d"), F.max("t").alias("t"), F.sum("one").alias("n"), F.count("b").alias("m"))
+        return ranked.where("rank < 3").groupBy("k", "a").agg(*sums)
+
+    made = builder(batches, columns)
+    made.set_frame_bolt("f", function, 2).reads("orders")
+    kinds = {"k": str, "a": int, "d": Decimal, "t": datetime, "n": int, "m": int}
+    made.set_bolt("kept", DeltaSink("kept", kinds), 2).shuffle_grouping("f")
+    place = tmp_path_factory.mktemp("by-hand")
+    go(made, place, spark, max_pack_txids=3).awaitTermination()
+    kept = read_sink(place, "kept")
+    for txid, batch in enumerate(batches, 1):
+        by_hand = function(spark.createDataFrame(batch, columns)).toArrow().to_pylist()
+        found = kept.filter(pc.equal(kept["_txid"], txid)).select(list(kinds)).to_pylist()
+        assert Counter(map(str, map(comparable, found))) == Counter(map(str, map(comparable, by_hand)))
+
+
+def comparable(row):
+    """The values of a row, whatever the time zone of its time and the scale of its decimal."""
+    at, cents = row["t"], row["d"]
+    return (row["k"], row["a"], row["n"], row["m"], at and at.astimezone(UTC), cents and cents.normalize())
 
 
 def test_values_of_all_types_arrive_as_python_has_them(spark, tmp_path):
