@@ -457,7 +457,7 @@ def _finisher(
     publisher = Publisher(
         store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep, monotonic=lanes.monotonic
     )
-    jobs = CommitJobs(program, start.engine, Path(store.data_dir), books.epoch, allowed=large, lanes=lanes)
+    jobs = CommitJobs(program, start.engine, store.staging_place, allowed=large, lanes=lanes)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters, program.spout) if settings.dead_letters else None,
