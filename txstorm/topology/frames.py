@@ -97,6 +97,15 @@ def frame_faults(id: Any, given: FrameBolt, inputs: Sequence[Input], known: Mapp
             )
 
 
+def with_frame_spout(declarations: Sequence[Declaration]) -> Sequence[Declaration]:
+    """Return the declarations with a spout that emits tuples or DataFrames made to emit these, if frame bolts exist."""
+    if not any(one.role == FRAME for one in declarations):
+        return declarations
+    able = [one.role == "spout" and hasattr(one.object, "as_frames") for one in declarations]
+    made = zip(declarations, able, strict=True)
+    return [replace(one, object=one.object.as_frames()) if can else one for one, can in made]
+
+
 def with_equal_tasks(topology: Topology) -> Topology:
     """Return `topology` with as many tasks of each frame component as the largest number: they share partitions."""
     own = [one for one in topology.components if getattr(one.object, "emits_frames", False)]
