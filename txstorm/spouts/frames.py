@@ -36,6 +36,7 @@ class FrameSpout(TransactionalSpout):
     """
 
     emits_frames: bool = True
+    given_names = True
 
     def __init__(self, columns: str) -> None:
         self.columns = frame_columns(columns)

@@ -30,6 +30,7 @@ class FrameBolt(Base):
     """
 
     emits_frames = True
+    given_names = True
 
     def __init__(self, function: Callable[..., Any], given: str | None) -> None:
         self.function: Callable[..., Any] | None = function

@@ -30,6 +30,8 @@ HINT = "_last_checkpoint"
 CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
+PRUNED = "prune"
+"""Kind of a commit of txstorm that removes rows older than it keeps, and may write younger ones to other files."""
 CHECKPOINT_EVERY = 20
 """Minimum number of versions between two checkpoints of a log."""
 CHECKPOINT_MOST = 100

@@ -126,7 +126,7 @@ class SourceLog:
             return None
         with self._reading(f"the log entry of version {version}"):
             actions = self._actions(file)
-            info = next(iter(actions["commitInfo"]), {})
+            info: Action = next(iter(actions["commitInfo"]), {})
             at = info.get("inCommitTimestamp")
             return Entry(
                 version,
@@ -228,8 +228,8 @@ class SourceLog:
                 continue
             check_file(path, most=MOST)
             for kind in {"protocol", "metaData"} & set(pq.read_schema(path).names):
-                column = pq.ParquetFile(path).read([kind])[kind].drop_null()
-                found.update({kind: one for one in column.to_pylist()})
+                for action in pq.ParquetFile(path).read([kind])[kind].drop_null().to_pylist():
+                    found[kind] = action
         return found
 
     def _files_in(self, files: Sequence[str]) -> Iterator[pa.Table]:

@@ -61,7 +61,7 @@ class Vector(NamedTuple):
         """Return the numbers of the rows, ascending; raise `OSError`, or `ValueError` if it is damaged."""
         try:
             return _rows_of(_decoded(self.inline)[: self.size] if self.inline else self._stored(table / self.place))
-        except (struct.error, IndexError) as error:
+        except (struct.error, IndexError, ValueError) as error:
             msg = f"the deletion vector at {self.offset} of {self.place or 'the log'} is damaged: {error}"
             raise ValueError(msg) from None
 

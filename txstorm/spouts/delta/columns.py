@@ -62,7 +62,7 @@ class TableColumns:
         try:
             columns = frame_columns(columns_text({**types, **(OF_CHANGES if changes else {})}))
         except SettingError as error:
-            raise log.fault(f"{error}, from a view or table of your own") from None
+            raise log.fault(str(error).partition("': ")[2]) from None
         partitions = frozenset(shape.table.get("partitionColumns") or ())
         return cls(version, fields, partitions, mode == "id", changes, columns)
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from txstorm.clients.delta.log import PRUNED, info_of
 from txstorm.clients.delta.source_log import Action, Entry, SourceLog
 from txstorm.clients.delta.vectors import Vector
 from txstorm.clients.files import checked_path
@@ -132,8 +133,8 @@ class TableShares:
             taken += shares[first if number == version else 0 : stop if number == end else None]
         if len(taken) != metadata["files"]:
             raise self.log.fault(
-                f"expected {metadata['files']} files from {version} to {end}, got {len(taken)}; use the options (changes, "
-                "ignore) and the table that the transaction was planned with"
+                f"expected {metadata['files']} files from version {version} to {end}, got {len(taken)}; use the "
+                "options (changes, ignore) and the table that the transaction was planned with"
             )
         for share in taken:
             if not (self.source.path / share.path).exists():
@@ -157,7 +158,7 @@ class TableShares:
             check_protocol(self.log, entry.protocol, entry.version)
         if entry.table is not None:
             self._check_table(entry)
-        if not entry.removes or self.source.changes or CHANGE_COMMITS in self.source.ignore:
+        if not entry.removes or self.source.changes or self._passes_over(entry):
             return
         kind, spoken = (CHANGES, "changes") if entry.adds else (DELETES, "deletes")
         if CHANGES not in self.source.ignore and kind not in self.source.ignore:
@@ -190,9 +191,14 @@ class TableShares:
     def _shares(self, entry: Entry) -> Sequence[Share]:
         if self.source.changes:
             return list(_changes(entry, self.columns.partitions))
-        if entry.removes and CHANGE_COMMITS in self.source.ignore:
+        if self._passes_over(entry):
             return ()
         return [_share(entry.version, one) for one in entry.adds]
+
+    def _passes_over(self, entry: Entry) -> bool:
+        """Return whether a version is no input: as its reader wants, or since txstorm only removed what was old."""
+        skipped = CHANGE_COMMITS in self.source.ignore and bool(entry.removes)
+        return skipped or info_of(entry.info).get("kind") == PRUNED
 
     @contextmanager
     def _naming(self, version: int) -> Iterator[None]:

@@ -129,7 +129,7 @@ class DeltaSpout(FrameSpout):
         return self._shares
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": self._columns, "_shares": None}
+        return {**self.__dict__, "_shares": None}
 
 
 class _Position(NamedTuple):
@@ -260,9 +260,10 @@ class _DeltaCoordinator(SpoutCoordinator):
             if taken and not count:
                 begin = (version, file)
             count, size = count + taken, size - sum(one.size or 0 for one in shares[file : file + taken])
-            version, file = (version, file + taken) if file + taken < len(shares) else (version + 1, 0)
-            if file:
+            if file + taken < len(shares):
+                file += taken
                 break
+            version, file = version + 1, 0
         if not count:
             self._empty = position, version
             return None

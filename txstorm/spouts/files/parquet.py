@@ -22,6 +22,7 @@ from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.typed import NO_TIME, rows_out_of_range, unfit
 
 MAGIC = b"PAR1"
+Numbers = np.ndarray[Any, Any]
 SHORTEST = 12
 """Bytes of the shortest Parquet file: the magic number twice, and the length of the footer."""
 
@@ -156,7 +157,7 @@ class ParquetFormat:
         return {**self.__dict__, "_last": {}}
 
 
-def emit_rows(rows: pa.Table, place: str, numbers: Sequence[int], collector: Collector) -> None:
+def emit_rows(rows: pa.Table, place: str, numbers: Sequence[int] | Numbers, collector: Collector) -> None:
     """Emit `rows`; those with values that Python cannot represent are refused, with `place` and their numbers."""
     bad = sorted({row for column in rows.columns for row in _bad(column)})
     if bad:
