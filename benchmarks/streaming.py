@@ -1,8 +1,8 @@
 """Streaming queries that feed topologies, beside the same query with ``foreachBatch`` and MERGE.
 
 ``python -m benchmarks.streaming [--batches N] [--rows N] [--keys N] [--tables N]``: each side takes the same batches;
-the first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``). With ``--delta``, the batches
-are versions of a Delta table, which a `DeltaSpout` reads, and a query that feeds the same topology.
+the first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``). With ``--delta``, the
+batches are versions of a Delta table, which a `DeltaSpout` reads, and a query that feeds the same topology.
 """
 
 from __future__ import annotations
