@@ -6,6 +6,9 @@ the first quarter of them does not count. Delta is that of `.cache/jars` (``scri
 ``--frames ROWS`` compares, instead, transactions of so many rows, each read from a Parquet file: a frame sink with
 Spark's own append to a Delta table, and a frame bolt (filter, join, aggregation) with the same plan alone and with
 bolts on tuples.
+
+With ``--delta``, the batches are versions of a Delta table, which a `DeltaSpout` reads, and a query that feeds the
+same topology.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.machine import cpu_seconds
-from txstorm import BasicBolt, TransactionalTopologyBuilder, run, write_stream
+from txstorm import BasicBolt, TransactionalTopologyBuilder, foreach_batch, run, write_stream
 from txstorm.bolts import SumByKey
 from txstorm.clients.spark import make_session
 from txstorm.sinks import FrameSink
-from txstorm.spouts import MemoryFrames, StreamSpout
+from txstorm.spouts import DeltaSpout, MemoryFrames, StreamSpout
 
 JARS = Path(__file__).resolve().parents[1] / ".cache" / "jars"
 DELTA = {
@@ -206,15 +209,50 @@ def compare_frames(spark: Any, place: Path, rows: int, rounds: int) -> None:
         )
 
 
+def sums_of(rows: Any) -> Any:
+    """Frame bolt: the sums of one transaction."""
+    return rows.groupBy("k").agg({"v": "sum"}).toDF("k", "v")
+
+
+def delta_sides(spark: Any, place: Path, asked: Any) -> tuple[float, float]:
+    """Return the seconds for a transaction of a Delta table's version, read by a `DeltaSpout` and by a query."""
+    table, taken = place / "table", []
+    for number in range(asked.batches):
+        rows = spark.range(number * asked.rows, (number + 1) * asked.rows, 1, 1)
+        rows = rows.selectExpr(f"(id * 7919) % {asked.keys} AS k", "id % 100 AS v")
+        rows.write.format("delta").mode("append").save(str(table))
+    for spout in (DeltaSpout(table, start=0, max_batch_files=1), StreamSpout("k BIGINT, v BIGINT")):
+        builder = TransactionalTopologyBuilder("sums", "rows", spout, 2)
+        builder.set_frame_bolt("totals", sums_of, 2).reads("rows")
+        builder.set_bolt("sums", SumByKey({"k": int}, "v", "sums"), 2).fields_grouping("totals", ["k"])
+        topology, data_dir, times = builder.build_topology(), place / type(spout).__name__, list[float]()
+        listeners = [lambda done, times=times: times.append(time.monotonic())]
+        if isinstance(spout, StreamSpout):
+            stream = spark.readStream.format("delta").option("maxFilesPerTrigger", 1).option("startingVersion", 0)
+            function = foreach_batch(topology, data_dir=data_dir, listeners=listeners)
+            write_stream(stream.load(str(table)), function).trigger(availableNow=True).start().awaitTermination()
+            function.handle.awaitTermination(60)  # it ends with its query, a little later
+        else:
+            run(topology, spark=spark, data_dir=data_dir, available_now=True, listeners=listeners).awaitTermination()
+        begin = len(times) // 4
+        taken.append((times[-1] - times[begin]) / (len(times) - 1 - begin))
+    return taken[0], taken[1]
+
+
 def main() -> None:
     """Print the time per batch of each side, and the ratios."""
     parser = argparse.ArgumentParser("python -m benchmarks.streaming", description=__doc__)
     for name, default in (("batches", 40), ("rows", 1000), ("keys", 10_000), ("tables", 1), ("rounds", 2)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
     parser.add_argument("--frames", type=int, help="rows of a transaction, to compare frame sinks and frame bolts")
+    parser.add_argument("--delta", action="store_true", help="compare DeltaSpout with a query over the same table")
     asked = parser.parse_args()
     spark = make_session("streaming", extra={**DELTA, "spark.jars": ",".join(map(str, sorted(JARS.glob("*.jar"))))})
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+        if asked.delta:
+            ours, query = delta_sides(spark, Path(place), asked)
+            print(f"DeltaSpout {ours * 1000:.0f} ms, query {query * 1000:.0f} ms a transaction: {query / ours:.2f}")
+            return
         if asked.frames:
             compare_frames(spark, Path(place), asked.frames, asked.rounds)
             return

@@ -104,6 +104,12 @@ def is_opaque(spout: object) -> bool:
     return isinstance(spout, OpaquePartitionedTransactionalSpout) or bool(getattr(spout, "opaque", False))
 
 
+def has_given_names(component: object) -> bool:
+    """Return whether the fields of a spout or bolt are columns of tables or DataFrames, named by others."""
+    sources = component.sources.values() if isinstance(component, CompositeSpout) else (component,)
+    return any(getattr(one, "given_names", False) for one in sources)
+
+
 def is_live(spout: object, stream: str) -> bool:
     """Return whether the source that emits to `stream` of `spout` is live."""
     if not isinstance(spout, CompositeSpout):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from txstorm.spouts.delta.spout import DeltaSpout
 from txstorm.spouts.files.spout import FileSpout
 from txstorm.spouts.frames import FrameSpout, MemoryFrames, StreamSpout
 from txstorm.spouts.memory import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Avro",
+    "DeltaSpout",
     "FileSpout",
     "FrameSpout",
     "MemoryFrames",

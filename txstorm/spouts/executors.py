@@ -63,7 +63,7 @@ def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
 def _planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:
     if isinstance(spout, TransactionalSpout):
         chosen = _fitting(spout.coordinator(context), SpoutCoordinator, context)
-        if isinstance(spout, FrameSpout):
+        if isinstance(spout, FrameSpout) and spout.emits_frames:
             return _FramePlanner(chosen, context.component, spout)
         return _DriverPlanner(chosen, context.component, spout.opaque)
     if isinstance(spout, PartitionedTransactionalSpout):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
@@ -35,7 +35,8 @@ class FrameSpout(TransactionalSpout):
         SettingError: `columns` is not DDL, or has a type without values in Python.
     """
 
-    emits_frames: ClassVar[bool] = True
+    emits_frames: bool = True
+    given_names = True
 
     def __init__(self, columns: str) -> None:
         self.columns = frame_columns(columns)

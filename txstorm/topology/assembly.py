@@ -16,7 +16,7 @@ from txstorm.api.state import KeyedState, SinkTable, arrow_type
 from txstorm.errors import TxstormError
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
-from txstorm.topology.frames import FRAME
+from txstorm.topology.frames import FRAME, with_frame_spout
 from txstorm.topology.graph import Input, found_tables
 from txstorm.topology.settings import Settings
 from txstorm.user_code import misfits
@@ -24,6 +24,7 @@ from txstorm.user_code import misfits
 
 def inspect_all(declarations: Sequence[Declaration], settings: Settings) -> list[ComponentInfo]:
     """Inspect all declarations of a topology, in order; an assembled bolt becomes its committer."""
+    declarations = with_frame_spout(declarations)
     inspection = _Inspection(declarations, settings)
     return [inspection.info(one) for one in declarations]
 

@@ -33,6 +33,7 @@ class FrameBolt(Base):
     """
 
     emits_frames = True
+    given_names = True
 
     def __init__(self, function: Callable[..., Any], given: str | None) -> None:
         self.function: Callable[..., Any] | None = function
@@ -129,6 +130,15 @@ def frame_sink_faults(id: Any, sink: Any, inputs: Sequence[Input], known: Mappin
             given, kind = types.get(name), arrow_type(declared) if isinstance(declared, Hashable) else None
             if given is not None and kind is not None and not fits(given, kind):
                 yield f"{edge}: column {name!r} is {given} there, and {kind} in the sink; cast it, or declare it so"
+
+
+def with_frame_spout(declarations: Sequence[Declaration]) -> Sequence[Declaration]:
+    """Return the declarations, in which a spout that can emit DataFrames does so if a bolt or sink reads them."""
+    if not any(one.role == FRAME or getattr(one.object, "reads_frames", False) for one in declarations):
+        return declarations
+    able = [one.role == "spout" and hasattr(one.object, "as_frames") for one in declarations]
+    made = zip(declarations, able, strict=True)
+    return [replace(one, object=one.object.as_frames()) if can else one for one, can in made]
 
 
 def with_frame_tasks(topology: Topology) -> Topology:

@@ -30,6 +30,8 @@ HINT = "_last_checkpoint"
 CHECK = "check"
 FOREIGN = "foreign"
 WRITTEN = "written"
+PRUNED = "prune"
+"""Kind of a commit of txstorm that removes rows older than it keeps, and may write younger ones to other files."""
 CHECKPOINT_EVERY = 20
 """Minimum number of versions between two checkpoints of a log."""
 CHECKPOINT_MOST = 100
@@ -134,7 +136,7 @@ def _complete(table: Path, paths: Sequence[str]) -> list[str]:
     for path in paths:
         parts = _PART.fullmatch(path.rpartition("/")[2])
         if parts is None:
-            if all((table / LOG / SIDECARS / name).exists() for name in _sidecars(table / path)):
+            if all((table / LOG / SIDECARS / name).exists() for name in sidecars_of(table / path)):
                 return [path]
         elif int(parts[1]) == 1:
             stem, count = path[: -len("0000000001.0000000001.parquet")], int(parts[2])
@@ -144,8 +146,8 @@ def _complete(table: Path, paths: Sequence[str]) -> list[str]:
     return []
 
 
-def _sidecars(checkpoint: Path) -> list[str]:
-    """Return the names of the sidecar files of a v2 checkpoint."""
+def sidecars_of(checkpoint: Path) -> list[str]:
+    """Return the names of the sidecar files of a v2 checkpoint; none of any other, or of a damaged one."""
     try:
         if checkpoint.suffix == ".json":
             actions = [json.loads(line) for line in read_whole(checkpoint).splitlines()]
@@ -179,7 +181,7 @@ def version_of(name: str) -> int | None:
 def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
     """Return path and statistics of each file that a log entry adds; empty if the entry is damaged or missing."""
     try:
-        return [(added["path"], added.get("stats")) for added in _actions(entry)["add"]]
+        return [(added["path"], added.get("stats")) for added in entry_actions(entry)["add"]]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return []
 
@@ -227,7 +229,7 @@ def checked_paths(entry: Path) -> Iterator[str]:
 def own_entry(entry: Path) -> tuple[Mapping[str, Any], Actions]:
     """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`."""
     try:
-        actions = _actions(entry)
+        actions = entry_actions(entry)
         if not actions:
             return {}, actions
         own = info_of(actions["commitInfo"][0])
@@ -249,12 +251,13 @@ def _foreign(actions: Actions) -> Mapping[str, Any]:
 
 def paths_of(entry: Path) -> Iterator[str]:
     """Yield the relative paths of the files that an undamaged log entry adds or removes."""
-    actions = _actions(entry)
+    actions = entry_actions(entry)
     for action in (*actions["add"], *actions["remove"]):
         yield unquote(action["path"])
 
 
-def _actions(entry: Path) -> dict[str, list[Any]]:
+def entry_actions(entry: Path) -> dict[str, list[Any]]:
+    """Return the actions of a log entry, or of a checkpoint as JSON, by kind; raise `OSError` or `ValueError`."""
     actions: dict[str, list[Any]] = defaultdict(list)
     for line in read_whole(entry).splitlines():
         for kind, content in json.loads(line).items():

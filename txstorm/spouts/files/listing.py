@@ -22,7 +22,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def absolute(paths: Paths) -> tuple[str, ...]:
+def absolute(paths: Paths, spout: str = "file spout") -> tuple[str, ...]:
     """Return the paths and globs as absolute local ones.
 
     Raises:
@@ -30,21 +30,21 @@ def absolute(paths: Paths) -> tuple[str, ...]:
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
-        msg = "file spout: no path given; name a file, a glob such as 'books/*.txt', or a list of them"
+        msg = f"{spout}: no path given; name a file, a glob such as 'books/*.txt', or a list of them"
         raise SpoutError(msg)
-    return tuple(_local(os.fspath(path)) for path in given)
+    return tuple(_local(os.fspath(path), spout) for path in given)
 
 
-def _local(path: str) -> str:
+def _local(path: str, spout: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
-        msg = f"file spout: {path!r} is not a path; name a file or a glob"
+        msg = f"{spout}: {path!r} is not a path; name a file or a glob"
         raise SpoutError(msg)
     parts = urlsplit(path)
     if not _SCHEME.match(path):
         return os.path.abspath(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         msg = (
-            f"file spout: {path!r} is not local; local paths, those of mounted storage (on Databricks /Volumes/… or "
+            f"{spout}: {path!r} is not local; local paths, those of mounted storage (on Databricks /Volumes/… or "
             "/dbfs/…) and file:///… can be read: mount it, or copy it here first"
         )
         raise SpoutError(msg)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
 from txstorm.typed import NO_TIME, rows_out_of_range, unfit
 
 MAGIC = b"PAR1"
+Numbers = np.ndarray[Any, Any]
 SHORTEST = 12
 """Bytes of the shortest Parquet file: the magic number twice, and the length of the footer."""
 
@@ -133,7 +134,8 @@ class ParquetFormat:
         for group in self.reread(segment):
             rows = self._cached(segment.file, group).rows()
             start, stop = max(segment.start, group.start), min(segment.stop, group.stop)
-            _emit_rows(rows.slice(start - group.start, stop - start), segment.file, start, collector)
+            rows = rows.slice(start - group.start, stop - start)
+            emit_rows(rows, f"file spout: {segment.file}", range(start, stop), collector)
 
     def _cached(self, path: str, group: RowGroup) -> _Read:
         # The txids of a pack read neighbouring ranges of a row group, which can only be read as a whole.
@@ -155,16 +157,17 @@ class ParquetFormat:
         return {**self.__dict__, "_last": {}}
 
 
-def _emit_rows(rows: pa.Table, path: str, first: int, collector: Collector) -> None:
-    """Emit `rows`, numbered from `first`; rows with values that Python cannot represent are refused."""
+def emit_rows(rows: pa.Table, place: str, numbers: Sequence[int] | Numbers, collector: Collector) -> None:
+    """Emit `rows`; those with values that Python cannot represent are refused, with `place` and their numbers."""
     bad = sorted({row for column in rows.columns for row in _bad(column)})
     if bad:
         names, values = rows.schema.names, [_described(column) for column in rows.take(bad).columns]
         for row, given in zip(bad, zip(*values, strict=True), strict=True):
             fault = next(f"column {name!r}: {why}" for name, (_, why) in zip(names, given, strict=True) if why)
             text = ", ".join([f"{name}={text}" for name, (text, _) in zip(names, given, strict=True)])
-            msg = f"file spout: {path}, row {first + row}: {fault}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
-            collector.refuse(SpoutError(msg), {"file": path, "row": first + row, "text": text[:KEPT]})
+            number, path = int(numbers[row]), place.partition(": ")[2]
+            msg = f"{place}, row {number}: {fault}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
+            collector.refuse(SpoutError(msg), {"file": path, "row": number, "text": text[:KEPT]})
         rows = rows.take(np.delete(np.arange(rows.num_rows), bad))
     collector.emit_batch(rows)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from txstorm import faults
 from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
+from txstorm.clients.delta.log import PRUNED
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, FencedError, TableCorrupt
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, check_own, check_owner, due
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
@@ -63,7 +64,7 @@ def check_tiles(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
 
 TRIES = 10
 CREATED, COMMITTED, EPOCH, COMPACTED = "create", "commit", "epoch", "compact"
-REGROUPED, RESTORED, PRUNED, DESCRIBED = "regroup", "restore", "prune", "describe"
+REGROUPED, RESTORED, DESCRIBED = "regroup", "restore", "describe"
 BEGUN, DROPPED, REDEFINED = "begin", "drop", "redefine"
 
 

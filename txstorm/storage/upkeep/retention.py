@@ -24,14 +24,14 @@ from txstorm import faults
 from txstorm.clients.delta.archive import Archiving, Shortening, expired_files, remove_archived
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
-from txstorm.clients.delta.log import checkpoint_after
+from txstorm.clients.delta.log import PRUNED, checkpoint_after
 from txstorm.errors import ConflictError
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.as_of import staying
 from txstorm.storage.tables.history import HISTORY, has_history, secure_history
 from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
-from txstorm.storage.tables.table_log import PRUNED, RewriteFiles
+from txstorm.storage.tables.table_log import RewriteFiles
 from txstorm.storage.upkeep.read_guard import removing
 from txstorm.storage.upkeep.sweep import unlogged
 

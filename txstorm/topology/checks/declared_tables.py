@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.api.composite import kept_states
+from txstorm.api.composite import has_given_names, kept_states
 from txstorm.api.external import OUTLET_METHODS, Outlet
 from txstorm.api.names import field_fault, name_fault, stream_fault
 from txstorm.api.state import (
@@ -92,7 +92,8 @@ def stream_faults(one: ComponentInfo) -> Iterator[str]:
         if fault := stream_fault(f"{where}: stream", name):
             yield fault
         for field in stream.fields:
-            if fault := field_fault(f"{where}, stream {name!r}", field):
+            fault = field_fault(f"{where}, stream {name!r}", field)
+            if fault and not (str(field).startswith("_") and has_given_names(one.object)):
                 yield fault
         for field in sorted({str(field) for field in stream.fields if stream.fields.count(field) > 1}):
             yield f"{where}, stream {name!r}: field {field!r} is declared twice; fields have different names"
