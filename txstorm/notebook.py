@@ -46,13 +46,13 @@ def watch(
 ) -> None:
     """Show the run of `handle` as a live table until the run ends or `seconds` have passed.
 
-    With `block`, the cell waits for that; interrupting it stops the display, not the run. Without, it returns at once, and
-    its output is kept up to date while other cells run; with ipywidgets it has buttons that stop, drain, activate and
-    deactivate the run. A run has one display: watching it again ends the earlier one.
+    With `block`, the cell waits for that; interrupting it stops the display, not the run. Without, it returns at once,
+    and its output is kept up to date while other cells run; with ipywidgets it has buttons that stop, drain, activate
+    and deactivate the run. A run has one display: watching it again ends the earlier one.
 
     If output cannot be updated (in a script, on Databricks or, with `block`, in a notebook executed by a program), the
-    run is shown once: at its end if the call waits and the run ends by itself (`available_now`, `until_txid`), otherwise
-    at once.
+    run is shown once: at its end if the call waits and the run ends by itself (`available_now`, `until_txid`),
+    otherwise at once.
 
     Args:
         handle: the handle that `txstorm.run` returned.
@@ -114,7 +114,7 @@ def explore(target: RunHandle | str | Path, name: str, txid: int | None = None) 
     view = StateView(directory, name) if name in states else SinkView(directory, name)
     chosen = committed_txid(directory) if txid is None else txid
     rows = view.as_of(chosen)
-    text = rows._repr_html_()  # noqa: SLF001 - the display of a view
+    text = rows._repr_html_()
     if (widgets := _widgets()) is None:
         _show(text, "\n".join([str(rows), *_lines(rows.to_pylist())]))
     else:
@@ -128,7 +128,8 @@ class _Panel:
         self._handle, self._moment = handle, Watcher(handle)
         self._until, self._every, self._monotonic = until, every, monotonic
         self._closed = THREADS.event()
-        self._note, self._buttons = "", {}
+        self._note = ""
+        self._buttons: dict[str, Any] = {}
         self._update: Callable[[str], None]
 
     def open(self) -> None:
@@ -162,7 +163,7 @@ class _Panel:
                 if self._closed.wait(self._every):
                     break
             self._end()
-        except Exception as error:  # noqa: BLE001 - the kernel is ending, perhaps; nobody can be shown it
+        except Exception as error:  # the kernel is ending, perhaps: there is no place to show it
             log.debug("the display of %s has ended", self._handle.name, exc_info=error)
 
     def _end(self) -> None:
@@ -206,7 +207,7 @@ def _slider(widgets: Any, view: StateView | SinkView, chosen: int, text: str) ->
 
     def show(change: Any) -> None:
         try:
-            table.value = view.as_of(slider.value)._repr_html_()  # noqa: SLF001
+            table.value = view.as_of(slider.value)._repr_html_()
         except Exception as error:  # noqa: BLE001 - shown where the table is
             table.value = f"{type(error).__name__}: {error}"
 

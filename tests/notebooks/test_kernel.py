@@ -1,12 +1,10 @@
 """Displays in a real kernel: a run that is watched, interrupted, started again, and clicked while another cell runs."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
