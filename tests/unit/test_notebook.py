@@ -1,5 +1,4 @@
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -102,18 +101,3 @@ def test_watching_an_endless_run_does_not_block_a_script(tmp_path):
         assert shown.startswith("watched: committed txid ")
         assert shown.endswith("; a notebook keeps this up to date")
         assert last == {ENDLESS: "went on", ENDS: "False"}[end]
-
-
-@pytest.mark.notebook
-def test_watching_an_endless_run_does_not_block_an_executed_notebook(tmp_path, monkeypatch):
-    import nbformat
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    cells = [nbformat.v4.new_code_cell(SCRIPT + ENDLESS)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
-    found = str(notebook.cells[0].outputs)
-    assert "<caption>watched on local" in found
-    assert "went on" in found
-    assert "Interrupt the cell" not in found
