@@ -330,7 +330,8 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        plain, zone = (value, "") if value.tzinfo is None else (value.astimezone(UTC).replace(tzinfo=None), "Z")
+        return plain.isoformat(timespec="microseconds") + zone  # `strftime` writes the year 1 as "1"
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Decimal):

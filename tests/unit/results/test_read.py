@@ -68,9 +68,10 @@ def test_every_type_has_one_json_representation_and_zero_decimals_are_plain(tmp_
         {**shown, **{f"v{name}": value for name, value in shown.items()}, "f": "NaN", "l": [1, None]}
     ]
     assert list(found["rows"][0]) == [*KINDS, *[f"v{name}" for name in KINDS], "f", "l"]
-    state, zero = KeyedState("z", {"k": int}, {"m": Decimal, "f": float}), {"m": Decimal(0), "f": -float("inf")}
-    put(tmp_path / "zero", state, {1: zero})
-    assert '"m": "0.000000000000000000", "f": "-Infinity"' in rows_json(read_state(tmp_path / "zero", "z"))
+    state = KeyedState("z", {"k": int}, {"m": Decimal, "f": float, "t": datetime})
+    put(tmp_path / "zero", state, {1: {"m": Decimal(0), "f": -float("inf"), "t": datetime(1, 1, 1, tzinfo=UTC)}})
+    shown = '"m": "0.000000000000000000", "f": "-Infinity", "t": "0001-01-01T00:00:00.000000Z"'
+    assert shown in rows_json(read_state(tmp_path / "zero", "z"))
 
 
 def test_none_comes_first_in_every_key_column(tmp_path):

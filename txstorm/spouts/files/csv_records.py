@@ -1,4 +1,7 @@
-"""CSV format of the file spout: record boundaries are found by scanning quotes; values are parsed by Arrow."""
+"""CSV format of the file spout: record boundaries are found by scanning quotes; values are parsed by Arrow.
+
+It is one module, as all ways to read a record, with quotes and without, must find the same faults with the same words.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,13 @@ from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
 from txstorm.typed import decimals_of, shape_of, sifted
 
+_TEXT = pa.string()
 _OPEN = "a quote opened in the record is never closed"
 _RETURN = "a lone carriage return in a value is not quoted"
 _BOOLS = pa.array(["", "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
 """Texts of which Arrow's reader of CSV makes a boolean, or null."""
 _BYTES = [
-    (fits, np.isin(np.arange(256), np.frombuffer(b"0123456789+-" + more, np.uint8)))
+    (fits, bytes(one not in b"0123456789+-" + more for one in range(256)))
     for fits, more in (
         (pa.types.is_integer, b" \t"),
         (pa.types.is_floating, b" \t.eEnNaAiIfFtTyY"),
@@ -39,7 +43,7 @@ _BYTES = [
         (pa.types.is_temporal, b" \t.:TZ"),
     )
 ]
-"""Whether a type is of a kind → for each byte, whether texts of its values have it."""
+"""Whether a type is of a kind → for each byte, 1 if no text of its values has it, else 0."""
 
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 
@@ -172,11 +176,47 @@ class CsvFormat(SkippingBlanks):
         with suppress(Undecodable):
             if not self._faulty:
                 return Parsed(self._parsed(records), {})
-        found = self._misquoted(records)
+        found = self._misquoted(records) or self._odd_lines(records)
         left = records.without(found)
-        parsed = (self._sifted(left) or self._by_parts(left)).beside(found, records)
+        parsed = (self._sound(left) or self._sifted(left) or self._by_parts(left)).beside(found, records)
         self._faulty[:] = [True] if parsed.faults else []
         return parsed
+
+    def _sound(self, records: Records) -> Parsed | None:
+        """Parse all records; None if one is invalid."""
+        with suppress(Undecodable):
+            return Parsed(self._parsed(records) if records.rows else None, {})
+        return None
+
+    def _odd_lines(self, records: Records) -> dict[int, Undecodable]:
+        """Return the faults that are seen without parsing all: another number of values, or bytes that no value has.
+
+        Only for records that are lines, without quotes.
+        """
+        data = records.data if records.data.endswith(b"\n") else records.data + b"\n"
+        bytes_, wanted = np.frombuffer(data, np.uint8), len(self.columns)
+        stops = np.flatnonzero((bytes_ == 10) | (bytes_ == ord(self.delimiter)))
+        last = np.flatnonzero(bytes_[stops] == 10)  # of each line, in `stops`
+        types = {name: self.types[name] for name in self.fields if self.types.get(name, _TEXT) != _TEXT}
+        if b'"' in data or b"\r" in data or len(last) != records.rows or not all(map(_in_texts, types.values())):
+            return {}
+        counts = np.diff(last, prepend=-1)
+        odd = np.flatnonzero(counts != wanted).tolist()
+        faults = {row: self._wrong(f"Expected {wanted} columns, got {counts[row]}", None) for row in odd}
+        rows = np.flatnonzero(counts == wanted)
+        spans = {}
+        for name in types if len(rows) else ():
+            at = last[rows] - wanted + 1 + self.columns.index(name)
+            spans[name] = np.where(at > 0, stops[at - 1] + 1, 0), stops[at]
+        found = {number for name, span in spans.items() for number in _impossible(data, *span, types[name])}
+        doubtful = sorted(found)
+        for name, (starts, ends) in spans.items() if doubtful else ():
+            places = zip(starts[doubtful].tolist(), ends[doubtful].tolist(), strict=True)
+            texts = [data[start:end].decode() for start, end in places]
+            for one in _converted(pa.array(texts, _TEXT), types[name])[1]:
+                why = _conversion(name, types[name], texts[one])
+                faults.setdefault(int(rows[doubtful[one]]), self._wrong(why, name))
+        return faults
 
     def _parsed(self, records: Records) -> pa.Table:
         """Parse all records; raise `Undecodable` if one is invalid."""
@@ -231,17 +271,11 @@ class CsvFormat(SkippingBlanks):
         for name, kind in texts.items():
             given = table[name].combine_chunks()
             column, unfit = _converted(given, kind)
-            is_decimal = pa.types.is_decimal(kind)
-            expected = (
-                f"expected a value that fits {kind}, got"
-                if is_decimal
-                else f"CSV conversion error to {kind}: invalid value"
-            )
             for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist() if unfit else (), strict=True):
-                wrong.setdefault(row, (f"column {name!r}: {expected} {text!r}", name))
+                wrong.setdefault(row, (_conversion(name, kind, text), name))
             bad.update(unfit)
             table = table.set_column(table.column_names.index(name), name, column)
-        good = table.filter(~np.isin(np.arange(len(table)), list(bad))) if bad else table
+        good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
         faults = {row: self._wrong(why, column) for row, (why, column) in wrong.items()}
         return Parsed(good.combine_chunks(), faults)
 
@@ -343,7 +377,7 @@ def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]
         texts = pc.utf8_trim(given, " \t")
         return pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape_of(kind)))).to_pylist()
 
-    return sifted(given, kind, _as_read, lambda: _impossible(given, kind), doubtful)
+    return sifted(given, kind, _as_read, lambda: _impossible_texts(given, kind), doubtful)
 
 
 def _cast(texts: pa.StringArray, kind: pa.DataType) -> Any:
@@ -358,17 +392,36 @@ def _as_read(texts: pa.StringArray, kind: pa.DataType) -> Any:
     return _cast(texts if pa.types.is_timestamp(kind) else pc.utf8_trim(texts, " \t"), kind)
 
 
-def _impossible(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
-    """Return the rows of texts with a byte that no value of a type has; an integer of Arrow may have hex digits."""
+def _impossible_texts(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
+    """Return the rows of texts with a byte that no value of a type has."""
     bounds, data = texts.buffers()[1:]
     ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    usual = next(known for fits, known in _BYTES if fits(kind))
-    odd = np.flatnonzero(~usual[np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]]) + ends[0]
-    rows: list[int] = np.unique(ends.searchsorted(odd, "right") - 1).tolist()
+    return _impossible(data.to_pybytes() if data else b"", ends[:-1], ends[1:], kind)
+
+
+def _impossible(data: bytes, starts: Any, stops: Any, kind: pa.DataType) -> list[int]:
+    """Return the numbers of texts with a byte that no value of a type has; an integer of Arrow may have hex digits.
+
+    Args:
+        data: the bytes of all texts.
+        starts: where each text begins.
+        stops: where each text ends.
+        kind: the type.
+    """
+    usual = next((known for fits, known in _BYTES if fits(kind)), bytes(256))
+    odd = np.zeros(len(data) + 1, np.int32)
+    np.cumsum(np.frombuffer(data.translate(usual), np.uint8), dtype=np.int32, out=odd[1:])
+    rows: list[int] = np.flatnonzero(odd[starts] < odd[stops]).tolist()
     if pa.types.is_integer(kind):
-        given = texts.take(rows).to_pylist() if rows else ()
-        return [row for row, text in zip(rows, given, strict=True) if "x" not in text[1:].lower()]
+        return [row for row in rows if b"x" not in data[starts[row] + 1 : stops[row]].lower()]
     return rows
+
+
+def _conversion(name: str, kind: pa.DataType, text: str) -> str:
+    """Return why a text cannot be converted to the type of its column."""
+    if pa.types.is_decimal(kind):
+        return f"column {name!r}: expected a value that fits {kind}, got {text!r}"
+    return f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
 
 
 def _columns_of(path: str, delimiter: str) -> tuple[str, ...]:

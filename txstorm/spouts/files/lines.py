@@ -179,14 +179,16 @@ class LineFormat:
         data, faults = records.data, dict[int, Undecodable]()
         if data.isascii() or self.errors == "replace" or is_utf8(data):
             return faults
-        ends = records.ends
+        ends: list[int] = records.ends.tolist()
 
         def note(error: UnicodeError) -> tuple[str, int]:
             assert isinstance(error, UnicodeDecodeError)
-            number = int(ends.searchsorted(at := error.start, "right"))
-            why = f"byte {data[at]:#04x} (byte {at - records.start(number) + 1} of the record) is not UTF-8"
+            number = bisect(ends, at := error.start)
+            why = (
+                f"byte {data[at]:#04x} (byte {at - (ends[number - 1] if number else 0) + 1} of the record) is not UTF-8"
+            )
             faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'", shows=False)
-            return "", int(ends[number])
+            return "", ends[number]
 
         _decoding.note = note
         data.decode("utf-8", _NOTED)
