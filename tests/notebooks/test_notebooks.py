@@ -80,10 +80,10 @@ def test_a_notebook_runs_on_spark(name: str, tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_the_notebook_on_kafka_runs(kafka_broker: Any, tmp_path: Path):
-    run_notebook(
-        "04_kafka", tmp_path, KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap, PATH=os.path.dirname(os.__file__)
-    )
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
+def test_the_notebook_on_kafka_runs(engine: str, kafka_broker: Any, tmp_path: Path):
+    path = {"PATH": os.path.dirname(os.__file__)} if engine == "local" else {}
+    run_notebook("04_kafka", tmp_path, KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap, **path)
 
 
 def script(*arguments: str, **environment: str) -> tuple[int, str]:
