@@ -2,6 +2,8 @@
 
 import ast
 import os
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ NOTEBOOKS = {
     "07_performance": "local spark",
 }
 """Notebook → the engines that it runs on here."""
+pytestmark = pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
 DISPLAY = """
 def show(value):
     for name in ("_repr_mimebundle_", "_repr_html_"):
@@ -54,9 +57,9 @@ def program(name: str) -> str:
 
 def run_notebook(name: str, tmp_path: Path, **environment: str) -> str:
     (tmp_path / "notebook.py").write_text(program(name), encoding="utf-8")
-    (tmp_path / "work").mkdir()
-    environment = {"TMPDIR": str(tmp_path / "work"), "PYTHONPATH": str(ROOT), **environment}
-    done = run_here(tmp_path / "notebook.py", cwd=tmp_path, env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        done = run_here(tmp_path / "notebook.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -77,7 +80,28 @@ def test_a_notebook_runs_on_spark(name: str, tmp_path: Path):
 
 
 @pytest.mark.integration
-def test_the_notebook_on_kafka_runs(kafka_broker: Any, tmp_path: Path):
-    run_notebook(
-        "04_kafka", tmp_path, KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap, PATH=os.path.dirname(os.__file__)
-    )
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
+def test_the_notebook_on_kafka_runs(engine: str, kafka_broker: Any, tmp_path: Path):
+    path = {"PATH": os.path.dirname(os.__file__)} if engine == "local" else {}
+    run_notebook("04_kafka", tmp_path, KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap, **path)
+
+
+def script(*arguments: str, **environment: str) -> tuple[int, str]:
+    command, env = [ROOT / "scripts" / "notebooks", *arguments], {**os.environ, "TXSTORM_VENV": "keep", **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.integration
+def test_the_script_explains_itself_and_refuses_what_it_does_not_know():
+    assert [part for part in ("--check [NAME...]", "127.0.0.1", "examples:") if part not in script("--help")[1]] == []
+    for wrong in (["--nothing"], ["--check", "99"], ["01"]):
+        code, text = script(*wrong)
+        assert (code, text.startswith(("unknown option", "no notebook"))) == (2, True)
+
+
+@pytest.mark.long
+@pytest.mark.integration
+def test_the_script_runs_notebooks_in_kernels(kafka_broker: Any):
+    code, text = script("--check", "04", "05", KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap)
+    assert (code, text.count(": ok (")) == (0, 4), text  # each at its end, and in the list
