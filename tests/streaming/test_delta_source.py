@@ -187,5 +187,5 @@ def test_beside_a_writer_that_compacts_vacuums_and_updates(spark, tmp_path):
     append(spark, table, 150, 180)
     newest = max(table.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     newest.unlink()
-    with pytest.raises((SpoutError, TopologyFailed), match=r"holds rows of version \d+, is gone \(VACUUM"):
+    with pytest.raises((SpoutError, TopologyFailed), match=r"holds rows of version \d+, is missing \(VACUUM"):
         run(topology(table, frames=True, ignore="change_commits"), spark=spark, data_dir=data_dir).awaitTermination(120)
