@@ -1,5 +1,5 @@
 """Delta spout: the versions of a Delta table as replayable transactions.
 
-May import: spouts.
+May import: clients, spouts.
 Start: spout.py.
 """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from txstorm.clients.delta.source_log import SourceLog
 from txstorm.ddl import FrameColumn, columns_text, frame_columns, quoted
 from txstorm.errors import SettingError
+from txstorm.spouts.delta.source_log import SourceLog
 
 READABLE = frozenset(
     {
@@ -65,6 +67,12 @@ class TableColumns:
             raise log.fault(str(error).partition("': ")[2]) from None
         partitions = frozenset(shape.table.get("partitionColumns") or ())
         return cls(version, fields, partitions, mode == "id", changes, columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any reader of Parquet files finds all columns in them, by the names and types that they have here."""
+        whole = not (self.partitions or self.by_id or self.changes)
+        return whole and not re.search(r"physicalName|typeChanges", json.dumps(self.fields))
 
     def difference(self, fields: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the names of the columns that are others in `fields`, a later schema of the table."""

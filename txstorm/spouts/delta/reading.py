@@ -33,7 +33,7 @@ def read_share(table: Path, columns: TableColumns, share: Share) -> Iterator[tup
     """Yield the rows of `share`, those of a row group at a time, with their numbers in the file.
 
     Raises:
-        SpoutError: the file is gone, damaged, or has a column of a type that does not fit.
+        SpoutError: the file is missing, damaged, or has a column of a type that does not fit.
     """
     path, start = table / share.path, 0
     try:

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from txstorm.clients.delta.log import PRUNED, info_of
-from txstorm.clients.delta.source_log import Action, Entry, SourceLog
-from txstorm.clients.delta.vectors import Vector
 from txstorm.clients.files import checked_path
 from txstorm.errors import SpoutError
 from txstorm.spouts.delta.columns import FEED, TableColumns, check_protocol
+from txstorm.spouts.delta.source_log import Action, Entry, SourceLog
+from txstorm.spouts.delta.vectors import Vector
 
 DELETES, CHANGES, CHANGE_COMMITS = "deletes", "changes", "change_commits"
 """What a source may ignore: Spark's ignoreDeletes, ignoreChanges and skipChangeCommits."""
@@ -123,7 +123,7 @@ class TableShares:
         """Return the shares of the transaction with `metadata`.
 
         Raises:
-            SpoutError: one of their files is gone, or their log entries are.
+            SpoutError: one of their files, or of their log entries, is missing.
         """
         (version, first), (end, stop), taken = metadata["from"], metadata["to"], list[Share]()
         if metadata["snapshot"]:
@@ -212,7 +212,7 @@ class TableShares:
 def gone(table: Path, share: Share) -> SpoutError:
     """Return the error for a file that is missing."""
     return SpoutError(
-        f"delta spout: table {table}: {share.path}, which holds rows of version {share.version}, is gone (VACUUM?); "
+        f"delta spout: table {table}: {share.path}, which holds rows of version {share.version}, is missing (VACUUM?); "
         "restore it, or start a new data directory from a later version"
     )
 

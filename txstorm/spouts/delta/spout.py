@@ -7,6 +7,7 @@ that the version has, ordered by time and name. ``to`` is where the next transac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -17,12 +18,12 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
-from txstorm.clients.delta.source_log import SourceLog
 from txstorm.ddl import FrameColumn, columns_text
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts.delta.columns import TableColumns
 from txstorm.spouts.delta.reading import read_batches, read_share
 from txstorm.spouts.delta.shares import CHANGE_COMMITS, CHANGES, DELETES, Share, TableShares, TableSource
+from txstorm.spouts.delta.source_log import SourceLog
 from txstorm.spouts.files.batches import naming
 from txstorm.spouts.files.listing import absolute
 from txstorm.spouts.files.parquet import emit_rows
@@ -119,8 +120,11 @@ class DeltaSpout(FrameSpout):
     def frame(self, spark: Any, metadata: Any) -> Any:
         """Return the rows of a transaction as a DataFrame."""
         shares = self._read_by_driver().planned(metadata)
-        numbers = spark.range(0, len(shares), 1, min(len(shares), spark.sparkContext.defaultParallelism))
         text = columns_text({name: column.spark for name, column in self.columns.items()})
+        paths = [str(self.path / share.path) for share in shares]
+        if self._columns.is_plain and all(map(_is_plain, shares, paths)):  # two thirds of the time
+            return spark.read.schema(text).option("recursiveFileLookup", "true").parquet(*paths)
+        numbers = spark.range(0, len(shares), 1, min(len(shares), spark.sparkContext.defaultParallelism))
         return numbers.mapInArrow(partial(read_batches, self.path, self._columns, shares), text)
 
     def _read_by_driver(self) -> TableShares:
@@ -132,8 +136,13 @@ class DeltaSpout(FrameSpout):
         return {**self.__dict__, "_shares": None}
 
 
+def _is_plain(share: Share, path: str) -> bool:
+    """Return whether all rows of a file are read, and Spark takes its name as it is."""
+    return share.without is None and not re.search(r"[][{}*?\\%,:]|/[._][^/]*$", path)
+
+
 class _Position(NamedTuple):
-    """Where a transaction begins: a file of a snapshot, or of a version."""
+    """The place where a transaction begins: a file of a snapshot, or of a version."""
 
     snapshot: bool
     version: int

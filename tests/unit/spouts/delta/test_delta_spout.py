@@ -22,8 +22,6 @@ from scenarios.lake import copying, topology
 
 from txstorm import NOT_READY, CompositeSpout, TransactionalTopologyBuilder, faults
 from txstorm.bolts import SumByKey
-from txstorm.clients.delta.source_log import SourceLog
-from txstorm.clients.delta.vectors import Vector
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import SettingError, SpoutError, TopologyError
 from txstorm.replay.audit import audit
@@ -32,6 +30,8 @@ from txstorm.replay.recording import Recording
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import DeltaSpout, MemoryTransactionalSpout
 from txstorm.spouts.delta.reading import read_share
+from txstorm.spouts.delta.source_log import SourceLog
+from txstorm.spouts.delta.vectors import Vector
 from txstorm.testing import TopologyTestDriver
 
 CONTEXT = SimpleNamespace(component="lake", parallelism=2)
@@ -218,7 +218,7 @@ def odd_type(table):
     ("harm", "fault"),
     [
         (needs("catalogManaged"), "version 0 needs feature catalogManaged, which txstorm does not support"),
-        (gone, r"\.parquet, which holds rows of version 0, is gone \(VACUUM\?\)"),
+        (gone, r"\.parquet, which holds rows of version 0, is missing \(VACUUM\?\)"),
         (outside, "version 0: .*file:///etc/passwd"),
         (odd_type, "column 'n': type timestamp_ntz has no values in Python; cast it"),
         (lambda table: (table / f"_delta_log/{0:020d}.json").write_text("{"), "log entry of version 0 cannot be read"),
