@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,9 @@ _PLAIN: dict[type, pa.DataType] = {
     datetime: pa.timestamp("us", tz="UTC"),
 }
 _NONE = type(None)
+_LISTS = {list, tuple, set, frozenset}
+_WIDENED = ({int, float}, {int, Decimal})
+"""Types whose values Arrow makes one type, and each of which stays what it is."""
 
 
 def batch_of_rows(rows: Sequence[Sequence[Any]], fields: Sequence[str]) -> pa.RecordBatch:
@@ -52,6 +56,9 @@ def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
             return pa.field(name, plain.type), plain
     elif not kinds:
         return pa.field(name, pa.null()), pa.nulls(len(values))
+    for value in values:
+        if isinstance(value, str) and not value.isascii():
+            _check_text(value, name)
     try:
         texts = [None if value is None else text_of(value, name) for value in values]
     except RecursionError:
@@ -71,12 +78,22 @@ def _plain_column(name: str, values: list[Any], kind: type) -> pa.Array | None:
         column = pa.array(values, wanted)
     except OverflowError:
         return None
-    except UnicodeEncodeError as error:
-        msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
-        raise EmitError(msg) from None
+    except UnicodeEncodeError:
+        for value in values:
+            _check_text(value or "", name)
+        raise
     for row in rows_out_of_range(column):
         raise no_time(values[row], name)
     return column
+
+
+def _check_text(text: str, name: str) -> None:
+    """Raise `EmitError` for a text that is not Unicode, whatever stands beside it in a column."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
+        raise EmitError(msg) from None
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -119,9 +136,11 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
     for index, field in enumerate(batch.schema):
         if field.metadata == MARK:
             try:
-                column = pa.array(column_values(batch, index))
+                values = column_values(batch, index)
+                _check_types(values)
+                column = pa.array(values)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                first = next((value for value in column_values(batch, index) if value is not None), None)
+                first = next((value for value in values if value is not None), None)
                 msg = (
                     f"{where}: the values of field {field.name!r}, such as {str(first)[:80]!r}, have no common Arrow "
                     f"type ({error}), expected one for a bolt that takes record batches: emit values of one type, or "
@@ -130,6 +149,21 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
                 raise EmitError(msg) from None
             batch = batch.set_column(index, field.name, column)
     return batch
+
+
+def _check_types(values: Iterable[Any]) -> None:
+    """Raise `TypeError` for values of types that Arrow would make one: a text would become bytes, a time a date."""
+    given = [value for value in values if value is not None]
+    kinds = set(map(type, given))
+    if kinds and kinds <= _LISTS:
+        _check_types(part for value in given for part in value)
+    elif kinds == {dict}:
+        for name in {name for value in given for name in value}:
+            _check_types(value.get(name) for value in given)
+    elif len(kinds) > 1 and not any(kinds <= wider for wider in _WIDENED):
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        msg = f"values of {names}"
+        raise TypeError(msg)
 
 
 def conform(

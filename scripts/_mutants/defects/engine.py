@@ -9,12 +9,28 @@ _ORDER = "tests/conformance/test_source_order.py::test_each_transaction_begins_w
 
 _BEHIND = "tests/windows/test_window_progress.py::test_time_behind_counts_for_what_live_sources_feed"
 
+_ARROW = "tests/unit/engine/test_arrow.py"
+
 MUTANTS = (
+    Mutant(
+        "a_text_beside_bytes_becomes_bytes",
+        "as_columns",
+        "_check_types(values)",
+        "None",
+        f"{_ARROW}::test_no_value_of_a_column_changes_because_of_its_neighbours",
+    ),
+    Mutant(
+        "a_text_beside_others_may_be_no_unicode",
+        "_column",
+        "isinstance(value, str) and not value.isascii()",
+        "False",
+        f"{_ARROW}::test_texts_that_are_not_unicode_are_refused_beside_any_value[1]",
+    ),
     Mutant(
         "a_letter_names_the_column_of_the_first_one",
         "Letters.refuse",
         "None if fault is None else fault.column",
-        "first['column']",
+        "self._rows[0][-1]",
         "tests/recovery/failures/test_letter_limit.py::test_records_with_other_faults_do_not_count_as_values_of_a_column",
     ),
     Mutant(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstorm.engine.arrow import batch_of_rows, conform, rows_of_batch
+from txstorm.engine.arrow import as_columns, batch_of_rows, conform, rows_of_batch
 from txstorm.engine.cargo import Cargo, Kind, decode, encode, split
 from txstorm.errors import EmitError
 
@@ -78,6 +78,29 @@ def test_special_values_rows_without_fields_and_aligned_columns_survive_a_round_
 def test_values_that_cannot_be_sent_are_rejected_with_their_field(value: object) -> None:
     with pytest.raises(EmitError, match="field 'when'"):
         batch_of_rows([(value,)], ("when",))
+
+
+@given(st.lists(st.one_of(scalars, st.lists(scalars, max_size=2)), min_size=1, max_size=4))
+def test_no_value_of_a_column_changes_because_of_its_neighbours(column: list[object]) -> None:
+    """Not a text to bytes, a time to a date or True to 1.0: the column is refused; numbers may become wider."""
+
+    def same(one: object, other: object) -> bool:
+        if isinstance(one, list) and isinstance(other, list):
+            return len(one) == len(other) and all(map(same, one, other))
+        kinds = {type(one), type(other)}
+        return one == other and (len(kinds) == 1 or kinds <= {int, float, Decimal})
+
+    try:
+        found = as_columns(batch_of_rows([(value,) for value in column], ["f"]), "bolt").column(0).to_pylist()
+    except EmitError:
+        return
+    assert all(map(same, column, found)), found
+
+
+@pytest.mark.parametrize("beside", ["a", 1, None])
+def test_texts_that_are_not_unicode_are_refused_beside_any_value(beside: object) -> None:
+    with pytest.raises(EmitError, match=r"'f'.*UTF-8"):
+        batch_of_rows([(beside,), ("\ud800",)], ["f"])
 
 
 def test_columns_of_emitted_batches_are_reordered_as_declared_and_large_ones_split() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
