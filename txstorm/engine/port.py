@@ -14,6 +14,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import NO_FACTS, PlanFacts, WorkProgress
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
+from txstorm.state.task_staging import StagingPlace
 from txstorm.storage.tables.intent import Staged
 
 SOURCE = "source"
@@ -156,13 +157,12 @@ class LargeCommit:
 
     Attributes:
         input: the attempt, its processing time and its `divert`; document and payload are omitted.
-        epoch: the coordinator's epoch, for the names of staged files.
+        place: where the tasks stage rows.
         shares: one per task of each participating committer, including tasks without input.
     """
 
     input: TxidInput
-    data_dir: str
-    epoch: int
+    place: StagingPlace
     shares: tuple[CommitShare, ...]
 
 

@@ -38,7 +38,7 @@ from txstorm.storage.tables.intent import (
     TxidRecord,
     encode_schema,
 )
-from txstorm.storage.tables.staging import digest, txid_stats
+from txstorm.storage.tables.staging import IN_DRIVER, digest, txid_stats
 from txstorm.storage.tables.table import DeltaTableState, open_table
 
 
@@ -241,17 +241,16 @@ def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
     files = {one.uri: _held(data_dir, found, one) for one in published}
     if not all(files.values()):  # layout merge: these files are removed with their intent, so the group was completed
         return None
-    prefix = "-".join(next(iter(files.values()))[0].name.split("-")[:3]) + "-"
+    epoch, records = next(iter(files.values()))[0].name.partition("-")[0], published[0].records
     held = [
         _table(found.tables[one.uri].ref, data_dir, files[one.uri], one.first - 1)  # ranges have no gaps
         for one in published
     ]
-    waiting = list(_waiting(data_dir, found, prefix, set(files)))
+    begins = tuple(f"{epoch}-{one.txid}-{one.attempt_id}-" for one in records)
+    waiting = list(_waiting(data_dir, found, begins, set(files)))
     if not waiting:
         return None
-    epoch = int(prefix.partition("-")[0])
-    records = published[0].records
-    return Intent(found.topology, found.incarnation, found.timeline, epoch, records, (*held, *waiting))
+    return Intent(found.topology, found.incarnation, found.timeline, int(epoch), records, (*held, *waiting))
 
 
 def _held(data_dir: Path, found: Found, one: Published) -> list[Path]:
@@ -274,18 +273,24 @@ def _logged(data_dir: Path, found: Found, one: Published) -> list[Path]:
     return paths
 
 
-def _waiting(data_dir: Path, found: Found, prefix: str, published: set[str]) -> Iterable[IntentTable]:
+def _waiting(data_dir: Path, found: Found, begins: tuple[str, ...], published: set[str]) -> Iterable[IntentTable]:
     for uri, table in found.tables.items():
-        if uri not in published and (files := _begun(data_dir / uri, prefix)):
+        if uri not in published and (files := _begun(data_dir / uri, begins)):
             yield _table(table.ref, data_dir, files, table.last_txid())
     for ref in outside_folders(data_dir):
-        if files := _begun(data_dir / ref.uri, prefix):
+        if files := _begun(data_dir / ref.uri, begins):
             yield _table(ref, data_dir, files, _outside_txid(data_dir / ref.uri, found))
 
 
-def _begun(table: Path, prefix: str) -> list[Path]:
-    """List the staged files of `table` whose names start with `prefix`."""
-    return _of_each_task(table, (table / STAGED).glob(f"{prefix}*.parquet"))
+def _begun(table: Path, begins: tuple[str, ...]) -> list[Path]:
+    """List the staged files of a group, given how their names begin for each of its txids.
+
+    Tasks stage the rows of each txid, and the driver those of the group, in a file named after its last txid.
+    """
+    staged = (file for file in (table / STAGED).glob("*.parquet") if file.name.startswith(begins))
+    return _of_each_task(
+        table, (one for one in staged if one.name.startswith(begins[-1]) or one.name.rsplit("-", 2)[1] != IN_DRIVER)
+    )
 
 
 def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:

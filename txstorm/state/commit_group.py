@@ -21,7 +21,6 @@ from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import TaskHandle, Unpublished, UnpublishedState
 from txstorm.storage.tables.intent import IntentTable, Staged, TxidRecord
-from txstorm.storage.tables.staging import StagedName
 
 Declared = Mapping[str, tuple[str, Unpublished[Any]]]
 """Mapping from the name of a state or sink to the component that declares it and its unpublished rows."""
@@ -168,27 +167,20 @@ class CommitGroup:
         """Allow or forbid the use of the current txid's handles."""
         self.resources.activate(active)
 
-    def expect(self, component: str, name: StagedName) -> None:
-        """Announce that commit-job tasks will stage the writes of `component` in a txid; see `PendingTable.expect`."""
-        for member in self._members_of(component):
-            member.expect(name)
-
     def take_over(self, component: str, txid: int, files: Mapping[str, Sequence[Staged]]) -> None:
-        """Take over the files that commit-job tasks have staged for the tables of `component` in `txid`.
+        """Take over the files that tasks have staged for the tables of `component` in `txid`.
 
         `files`: the staged files of each table, by its uri. Raises the errors of `PendingTable.take_over`.
         """
-        for member in self._members_of(component):
-            member.take_over(txid, files.get(member.ref.uri, ()))
+        for member in self._tables.members:
+            if member.component == component:
+                member.take_over(txid, files.get(member.ref.uri, ()))
 
     def keyed(self, name: str) -> StateGroup:
         """Return the unpublished rows of the keyed state `name`."""
         rows = self._tables.states[name][1]
         assert isinstance(rows, StateGroup)
         return rows
-
-    def _members_of(self, component: str) -> list[PendingTable]:
-        return [one for one in self._tables.members if one.component == component]
 
     def divert(self, txid: int, letters: pa.Table) -> None:
         """Add the dead letters of `txid`; called after its committers have finished, before it ends."""

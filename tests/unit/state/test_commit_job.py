@@ -9,16 +9,17 @@ import pytest
 from index_cases import TINY
 from store_cases import COUNTS, OUT, commit, intent_of, open_store, record, staged_files
 
+from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
-from txstorm.state import pending_table as parts
+from txstorm.state import task_staging as parts
 from txstorm.state.commit_job import ShippedRowsIndex, given_rows, input_keys, write_given
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.identity import table_ref
 from txstorm.storage.tables.intent import decode, encode
-from txstorm.storage.tables.staging import StagedName, stage
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -34,24 +35,14 @@ def task(path, group, number, words, txid, *, gone=()):
     state.remove_many(gone)
     for word in words:
         sink.append(word, number)
-    for rows in (counts, out):
-        rows.end_txid(txid)
-    name = StagedName(1, txid, txid * 10, "count", str(number))
-    return {
-        "changes/counts": stage(path / "changes/counts", counts.changes(txid, txid), name),
-        "sinks/out": stage(path / "sinks/out", out.changes(txid, txid), name),
-    }
-
-
-def expected(group, txid):
-    group.begin_txid(txid)
-    group.expect("count", StagedName(1, txid, txid * 10, "count", ""))
+    written = {"changes/counts": counts, "sinks/out": out}
+    return parts.StagingPlace(str(path), 1).stage(written, TransactionAttempt(txid, txid * 10), "count", number)
 
 
 def decided_job(path, store, txid, words=WORDS, gone=()):
     """Return a group of one txid that two tasks have committed, and its intent."""
     group = store.group(txid)
-    expected(group, txid)
+    group.begin_txid(txid)
     half = len(words) // 2
     taken(group, txid, task(path, group, 0, words[:half], txid, gone=gone), task(path, group, 1, words[half:], txid))
     return group, intent_of(group, [record(txid)])
@@ -112,20 +103,26 @@ def test_a_partly_updated_index_is_not_marked_as_up_to_date(tmp_path, monkeypatc
     assert again._indexes["counts"].rows(WORDS) == [((2,), 2, (1,))] * 40
 
 
+def kept(store):
+    return {path for uri in ("changes/counts", "sinks/out") for path in store.upkeep.kept_files(table_ref(uri), [])}
+
+
 def test_files_are_not_swept_while_tasks_may_write_or_a_decision_may_need_them(tmp_path):
     store = open_store(tmp_path, create=True)
     commit(store, 1, {"a": 1})
     published = staged_files(tmp_path)
     group = store.group(2)
-    expected(group, 2)
+    group.begin_txid(2)
     done = task(tmp_path, group, 0, WORDS, 2)
-    assert store.sweep([]) == []
+    assert {one.path for one in done.values()} <= kept(store)
     taken(group, 2, done)
     assert store.sweep([]) == []
     group.stage([record(2)], 1)
     assert store.sweep([]) == []
     group.drop_from(2)
-    assert len(store.sweep([])) == 2
+    task(tmp_path, group, 1, WORDS, 1)  # a task of an abandoned attempt is late
+    assert len(kept(store)) == 2
+    assert len(store.sweep([])) == 4
     assert staged_files(tmp_path) == published
 
 
@@ -143,10 +140,10 @@ def test_a_decided_group_rolls_forward_from_its_intent_alone(tmp_path):
 def test_a_file_that_differs_from_what_its_task_wrote_is_not_decided(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
-    expected(group, 1)
+    group.begin_txid(1)
     done = task(tmp_path, group, 0, WORDS, 1)
     os.truncate(tmp_path / "changes/counts" / done["changes/counts"].path, 10)
-    written = "a task of a large commit has written it, but here it"
+    written = "a task has written it, but here it"
     with pytest.raises(TableCorrupt, match=f"{written} has digest .*under the same path"):
         taken(group, 1, done)
     (tmp_path / "changes/counts" / done["changes/counts"].path).unlink()
@@ -157,7 +154,7 @@ def test_a_file_that_differs_from_what_its_task_wrote_is_not_decided(tmp_path):
 def test_an_abandoned_thread_that_starts_a_job_drops_no_rows(tmp_path):
     store = open_store(tmp_path, create=True)
     group = store.group(1)
-    expected(group, 1)  # a late thread whose group has been dropped; the next attempt commits in the driver
+    group.begin_txid(1)  # a late thread whose group has been dropped; the next attempt commits in the driver
     commit(store, 1, {"a": 1})
     assert read_state(tmp_path, "counts")["n"].to_pylist() == [1]
 

@@ -26,7 +26,6 @@ from txstorm.state.sinks import SinkGroup
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.intent import Staged
-from txstorm.storage.tables.staging import StagedName, stage
 
 
 def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
@@ -52,7 +51,7 @@ def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     run = _ShareRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
     with seldom_collected():
         run.run_task(share.component, share.task)
-        staged = rows.staged(StagedName(work.epoch, *attempt, share.component, str(share.task)))
+        staged = work.place.stage(rows.written, attempt, share.component, share.task)
     return ShareDone(share.component, share.task, staged, run.counts, run.sent, run.reported)
 
 
@@ -70,39 +69,29 @@ class _ShareRun(CommitRun):
 
 
 class _ShareTables:
-    """In-memory tables of the task: sinks, and states with the rows of the keys in the task's input."""
+    """In-memory tables of the task: sinks, and states with the rows of the keys in the task's input.
+
+    Attributes:
+        written: the uri of each table → what the task writes to it.
+    """
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
-        self._data_dir, self._txid = Path(work.data_dir), work.input.attempt.txid
-        self._declared = [DeclaredTable(share.component, table) for table in program.spread[share.component]]
-        where = f"{share.component}[{share.task}], txid {self._txid}"
+        txid = work.input.attempt.txid
+        where = f"{share.component}[{share.task}], txid {txid}"
         states: dict[str, tuple[str, Unpublished[Any]]] = {}
         sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
-        for table in (one.table for one in self._declared):
+        self.written: dict[str, Unpublished[Any]] = {}
+        for table in program.spread[share.component]:
             if isinstance(table, KeyedState):
                 given = ShippedRowsIndex(table, _spilled(program) / share.given[table.name], where)
-                states[table.name] = share.component, StateGroup(table, given)
+                group: Unpublished[Any] = StateGroup(table, given)
+                states[table.name] = share.component, group
             else:
-                sinks[table.name] = share.component, SinkGroup(table)
+                group = SinkGroup(table)
+                sinks[table.name] = share.component, group
+            self.written[DeclaredTable(share.component, table).refs[0].uri] = group
         self.tables = CommitTables(states, sinks, ())
-        self.tables.begin(self._txid, work.input.stamp)
-
-    def staged(self, name: StagedName) -> dict[str, Staged]:
-        """Stage all rows that were written; return table → its staged file, for tables with rows.
-
-        Raises:
-            StateError: a row does not match its table, or a key was written that is not in the input.
-            OSError: the disk is full.
-        """
-        files = {}
-        for one in self._declared:
-            known = self.tables.states if isinstance(one.table, KeyedState) else self.tables.sinks
-            group = known[one.table.name][1]
-            group.end_txid(self._txid)
-            rows = group.changes(self._txid, self._txid)
-            if rows is not None and rows.num_rows:
-                files[one.refs[0].uri] = stage(self._data_dir / one.refs[0].uri, rows, name)
-        return files
+        self.tables.begin(txid, work.input.stamp)
 
 
 def _spilled(program: Program) -> Path:

@@ -29,8 +29,8 @@ from txstorm.lanes import THREADS, Lanes
 from txstorm.runtime.commit.outcome import ProcessedBatch
 from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
+from txstorm.state.task_staging import StagingPlace
 from txstorm.storage.tables.intent import Staged
-from txstorm.storage.tables.staging import StagedName
 
 log = logging.getLogger("txstorm.commit")
 
@@ -58,19 +58,17 @@ class CommitJobs:
     Args:
         program: the compiled topology.
         engine: runs the jobs.
-        data_dir: directory of the tables; workers must see it under the same path.
-        epoch: the coordinator's epoch.
+        place: where the tasks of jobs stage rows.
         allowed: False: no commit may run as a job.
         lanes: wait for the jobs.
     """
 
     def __init__(
-        self, program: Program, engine: Engine, data_dir: Path, epoch: int, *, allowed: bool, lanes: Lanes = THREADS
+        self, program: Program, engine: Engine, place: StagingPlace, *, allowed: bool, lanes: Lanes = THREADS
     ) -> None:
         self._program = program
         self._engine = engine
-        self._data_dir = data_dir
-        self._epoch = epoch
+        self._place = place
         self._allowed = allowed
         self._lanes = lanes
         self._running: Future[list[ShareDone]] | None = None
@@ -117,13 +115,10 @@ class CommitJobs:
         components, shares = self._shares(ready, turn)
         if not shares:
             return JobResult()
-        attempt = ready.attempt
-        for name in components:
-            turn.tables.expect(name, StagedName(self._epoch, *attempt, name, ""))
         txid_input = replace(ready.txid_input, document=None, payload=None)
-        work = LargeCommit(txid_input, str(self._data_dir.absolute()), self._epoch, tuple(shares))
+        work = LargeCommit(txid_input, self._place, tuple(shares))
         turn.begins(components[0], 0)
-        log.info("txid %s: %s commit in %s tasks", attempt, ", ".join(components), len(shares))
+        log.info("txid %s: %s commit in %s tasks", ready.attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
         result = JobResult(
             {name: _files(answers, name) for name in components},

@@ -24,6 +24,8 @@ from txstorm.storage.rows.eviction import words
 from txstorm.storage.rows.schema import OP, SEQUENCE, UPDATED
 from txstorm.storage.tables.intent import STAGED, Staged
 
+IN_DRIVER = "all"
+"""Field `task` of the name of a file with the rows of all tasks, which the driver has staged."""
 _FIELDS = 6
 _SMALL = 2_000
 PLACED_ROWS = 1 << 14
@@ -55,6 +57,12 @@ def epoch_of(name: str) -> int | None:
     epoch, _, rest = name.partition("-")
     ours = name.endswith(".parquet") and (rest.startswith("compact-") or len(name.split("-")) >= _FIELDS)
     return int(epoch) if ours and epoch.isascii() and epoch.isdigit() else None
+
+
+def staged_after(table: Path, epoch: int, txid: int) -> set[str]:
+    """Find the files staged in `epoch` for txids after `txid`; return their paths relative to the table."""
+    names = (file.name for file in (table / STAGED).glob(f"{epoch}-*.parquet"))
+    return {f"{STAGED}/{name}" for name in names if name.split("-")[1].isdecimal() and int(name.split("-")[1]) > txid}
 
 
 def unique() -> str:

@@ -18,6 +18,7 @@ from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.history import HISTORY
 from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
+from txstorm.storage.tables.staging import staged_after
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.compaction import Compaction
 from txstorm.storage.upkeep.growth import Growth, Recent
@@ -40,7 +41,8 @@ class UpkeepSchedule:
         load: blocks until the states are loaded and `start` was called.
         lanes: give the clocks.
         applied: returns the txid up to which a table's change rows have been applied to the index.
-        unpublished: returns the files of a table that this run has staged, and for which it may still record an intent.
+        unpublished: returns the files of a table that this run has staged, or taken over from tasks, and for which it
+            may still record an intent.
 
     Attributes:
         epoch: the coordinator's epoch, once it has taken over the tables.
@@ -205,13 +207,14 @@ class UpkeepSchedule:
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Delete unreferenced files of this and older epochs; return their paths, relative to the data directory.
 
-        `live`: the intents still in the ledger, whose files are kept.
+        Called at the end of a run, when the work of tasks does not count any more. `live`: the intents still in the
+        ledger, whose files are kept.
         """
         removed = []
         for ref, table in self.tables.items():
             growth = self._growths.get(ref.name) if ref.kind == STATE else None
             named = growth.versions.named if growth is not None and growth.versions is not None else set()
-            swept = sweep_table(table.path, self.epoch, self.kept_files(ref, live) | named, table.handle)
+            swept = sweep_table(table.path, self.epoch, self._used(ref, live) | named, table.handle)
             removed += [f"{ref.uri}/{path}" for path in swept]
         if (history := self._place.history()) is not None:
             swept = sweep_table(history.path, self.epoch, set(), history)
@@ -219,7 +222,13 @@ class UpkeepSchedule:
         return removed
 
     def kept_files(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
-        """Return the files of table `ref` that `live` intents, this run or its upkeep use, relative to the table."""
+        """Return the files of table `ref` that `live` intents, this run or its upkeep use, relative to the table.
+
+        While transactions are processed: tasks may be writing files of every txid that is not published.
+        """
+        return self._used(ref, live) | staged_after(self.tables[ref].path, self.epoch, self.tables[ref].last_txid())
+
+    def _used(self, ref: TableRef, live: Sequence[Intent]) -> set[str]:
         work = self._works.get(ref.uri)
         kept = kept_by(live, ref.uri) | self._unpublished(ref.uri)
         return kept | (work.written if work is not None else set())
