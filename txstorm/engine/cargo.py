@@ -32,6 +32,8 @@ class Kind(IntEnum):
     """Rows of one edge, in a file named by `data`."""
     DIVERTED = 5
     """Dead letters of a stage task; `batch` is set."""
+    STAGED = 6
+    """A file with rows for a frame sink, which `data` describes."""
 
 
 @dataclass(frozen=True, slots=True)

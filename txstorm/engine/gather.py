@@ -8,6 +8,7 @@ from txstorm.engine.cargo import Cargo, Kind
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.engine.program import Program
 from txstorm.errors import EngineError
+from txstorm.storage.tables.intent import Staged
 
 
 def destinations(program: Program, level: int, task: int, cargo: Cargo) -> Iterable[int]:
@@ -51,6 +52,10 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
         outcome.digests.update(cargo.data.get("digests", {}))
     elif cargo.kind is Kind.DIVERTED:
         outcome.diverted.append(cargo.batch)
+    elif cargo.kind is Kind.STAGED:
+        component, uri, staged = cargo.data["component"], cargo.data["uri"], Staged.from_json(cargo.data["staged"])
+        outcome.staged.setdefault(component, {}).setdefault(uri, []).append(staged)
+        outcome.received[component] += staged.rows
     elif cargo.kind is Kind.RESULT:
         outcome.reports += 1
         _take_parts(outcome, cargo)

@@ -59,11 +59,13 @@ class Pack:
     Attributes:
         carried: for task-planned spouts, the metadata of every partition as of the txid before the first.
         committed: the last committed txid, for the emitters' `cleanup_before`.
+        place: where tasks stage the rows of frame sinks; None: all rows go to the driver.
     """
 
     inputs: tuple[TxidInput, ...]
     carried: Mapping[str, Any] = field(default_factory=dict)
     committed: int = 0
+    place: StagingPlace | None = None
 
     @property
     def system(self) -> bool:
@@ -108,6 +110,7 @@ class Processed:
 
     Attributes:
         cargo: the committers' input, in no particular order.
+        staged: frame sink → its table → the files that tasks have staged, each durable.
         parts: for task-planned spouts, the metadata of every partition; for committer spouts, what the emitter of
             every task returned.
         digests: source partition → digest of the input read from it.
@@ -124,6 +127,7 @@ class Processed:
 
     attempt: TransactionAttempt
     cargo: list[Cargo] = field(default_factory=list)
+    staged: dict[str, dict[str, list[Staged]]] = field(default_factory=dict)
     parts: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)

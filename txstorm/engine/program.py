@@ -12,6 +12,7 @@ import cloudpickle
 from txstorm.api.composite import is_live
 from txstorm.api.context import TaskContext
 from txstorm.api.output import StreamDeclaration
+from txstorm.api.state import SinkTable
 from txstorm.errors import InputError
 from txstorm.plan.commit_jobs import Tables, commit_job_tables
 from txstorm.plan.stages import Edge, Plan, Stage
@@ -80,6 +81,7 @@ class Program:
         spread: committer → its tables, for the committers whose large transactions a job can commit.
         live: the components that tuples of a live source reach.
         frames: component → type of each of its columns, as Spark writes it, of the spout and bolts on DataFrames.
+        frame_sinks: component → its table, of the sinks whose rows the tasks of the processing phase may stage.
         frame_bolts: (id, function, inputs) of each frame bolt, in topological order; in a worker without its function.
     """
 
@@ -93,6 +95,7 @@ class Program:
     spread: Mapping[str, Tables] = field(default_factory=dict)
     live: frozenset[str] = frozenset()
     frames: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    frame_sinks: Mapping[str, SinkTable] = field(default_factory=dict)
     frame_bolts: tuple[tuple[str, FrameBolt, tuple[str, ...]], ...] = ()
 
     def out_edges(self, component: str) -> tuple[Edge, ...]:
@@ -171,6 +174,7 @@ def program_of(plan: Plan, spill_dir: str | None = None) -> Program:
         spread=commit_job_tables(plan),
         live=_live(topology),
         frames=_frames(topology),
+        frame_sinks={one.id: topology.sinks[one.id][0] for one in topology.components if one.reads_frames},
         frame_bolts=tuple(
             (one.id, one.object, tuple(read.component for read in one.inputs))
             for one in topology.components

@@ -107,6 +107,8 @@ def _step(plan: Plan, place: int, name: str, *, why: bool) -> Branch:
 
 def _large(plan: Plan, name: str, *, why: bool) -> list[Branch]:
     """Return a branch that says that a job can commit the committer's large transactions; if `why`, also why not."""
+    if plan.topology.component(name).reads_frames:
+        return [Branch("rows beyond an eighth of spill_bytes: staged by the tasks of the frames")]
     reasons = _reasons(plan, name)
     if not reasons:
         return [Branch("large commits: as a job, by key")]
@@ -115,6 +117,8 @@ def _large(plan: Plan, name: str, *, why: bool) -> list[Branch]:
 
 def _reasons(plan: Plan, name: str) -> list[str]:
     """Return the reasons why a job cannot commit the committer's large transactions; empty if it can."""
+    if plan.topology.component(name).reads_frames:
+        return []
     settings = plan.topology.settings
     off = settings.large_commit_rows is None and settings.large_commit_bytes is None
     return obstacles(plan, name) or (["large_commit_rows and large_commit_bytes are none"] if off else [])

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from txstorm.api.output import Grouping
 from txstorm.plan.map_side import with_map_sides
-from txstorm.topology.frames import FRAME, with_equal_tasks
+from txstorm.topology.frames import FRAME, with_frame_tasks
 from txstorm.topology.graph import Component, Input, Topology
 
 
@@ -97,7 +97,7 @@ def compile_plan(topology: Topology) -> Plan:
     through an exchange; the spout and frame bolts are on level 0. Commit-phase components (committers and all
     components downstream of them) have no level.
     """
-    topology = with_map_sides(with_equal_tasks(topology))
+    topology = with_map_sides(with_frame_tasks(topology))
     edges = _edges(topology)
     levels = _levels(topology, edges)
     depth = max(levels.values()) + 1

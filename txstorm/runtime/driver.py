@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
@@ -407,7 +407,8 @@ class Driver:
     # -- processing ---------------------------------------------------------------------------------------------
 
     def _make_pack(self, attempts: list[TransactionAttempt]) -> Pack:
-        return self._planning.pack(attempts, self.state.currtx - 1, self._session.retry.divert)
+        pack = self._planning.pack(attempts, self.state.currtx - 1, self._session.retry.divert)
+        return replace(pack, place=self._session.store.staging_place)
 
     def _current(self, attempt: TransactionAttempt) -> bool:
         entry = self.state.active.get(attempt.txid)

@@ -56,7 +56,6 @@ from txstorm.spouts.port import SpoutPlanner
 from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.index import Bounds
 from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
-from txstorm.state.task_staging import StagingPlace
 from txstorm.stateful.target import stateful_targets
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF
@@ -458,8 +457,7 @@ def _finisher(
     publisher = Publisher(
         store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep, monotonic=lanes.monotonic
     )
-    place = StagingPlace(str(store.data_dir.absolute()), books.epoch)
-    jobs = CommitJobs(program, start.engine, place, allowed=large, lanes=lanes)
+    jobs = CommitJobs(program, start.engine, store.staging_place, allowed=large, lanes=lanes)
     finishing = FinishOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters, program.spout) if settings.dead_letters else None,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from txstorm.sinks.delta import DeltaSink
+from txstorm.sinks.delta import DeltaSink, FrameSink
 
 if TYPE_CHECKING:
     from txstorm.clients.kafka.producer import KafkaWriter
     from txstorm.sinks.kafka import KafkaSink
 
-__all__ = ["DeltaSink", "KafkaSink", "KafkaWriter"]
+__all__ = ["DeltaSink", "FrameSink", "KafkaSink", "KafkaWriter"]
 
 # The client library is an optional extra, so these names are imported on first use.
 _HOME = {"KafkaSink": "txstorm.sinks.kafka", "KafkaWriter": "txstorm.clients.kafka.producer"}

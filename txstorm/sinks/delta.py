@@ -1,15 +1,16 @@
-"""A committer that appends every tuple it receives, with its txid, to a Delta table."""
+"""Committers that append every row they receive, with its txid, to a Delta table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.state import DELTALAKE, SinkTable
+from txstorm.ddl import frame_columns
 
 
 class DeltaSink(BatchBolt, Committer):
@@ -41,3 +42,27 @@ class DeltaSink(BatchBolt, Committer):
         """Append the buffered rows to the table."""
         for batch in self._batches:
             self._sink.append_batch(batch)
+
+
+class FrameSink(DeltaSink):
+    """`DeltaSink` behind a frame spout or frame bolts, whose rows never become Python objects.
+
+    Tasks of Spark write the rows of a transaction to files of the table, which the transaction takes over when it is
+    decided; the driver does so itself with rows that are few. Every grouping has the same meaning, and the number of
+    tasks is that of the frames. Rows have no order within a transaction.
+
+    Args:
+        name: name of the table.
+        columns: column → type, as for `DeltaSink`, or the columns in Spark's DDL.
+        writer: as for `DeltaSink`.
+
+    Raises:
+        SettingError: `columns` is a text that is not DDL.
+    """
+
+    reads_frames: ClassVar[bool] = True
+
+    def __init__(self, name: str, columns: Mapping[str, Any] | str, *, writer: str = DELTALAKE) -> None:
+        if isinstance(columns, str):
+            columns = {column: one.arrow for column, one in frame_columns(columns).items()}
+        super().__init__(name, columns, writer=writer)

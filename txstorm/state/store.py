@@ -27,6 +27,7 @@ from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
 from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
+from txstorm.state.task_staging import StagingPlace
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
 from txstorm.storage.tables.directory import Directory
@@ -291,6 +292,11 @@ class StateStore:
     def versions(self) -> dict[str, int]:
         """Map each table (``changes/…``, ``sinks/…``) to its version, as last read."""
         return {ref.uri: self._delta[ref].version for ref in self._published_refs()}
+
+    @property
+    def staging_place(self) -> StagingPlace:
+        """Where tasks stage rows; once the epoch is raised."""
+        return StagingPlace(str(self.data_dir.absolute()), self.upkeep.epoch)
 
     def group(self, first: int) -> CommitGroup:
         """Begin a group with txid `first`, possibly while the previous group is being published."""

@@ -96,6 +96,11 @@ class Component:
         return self.kind == "committer" and bool(getattr(self.object, "timers", False))
 
     @property
+    def reads_frames(self) -> bool:
+        """Whether it is a frame sink, whose rows tasks of the processing phase may stage."""
+        return bool(getattr(self.object, "reads_frames", False))
+
+    @property
     def by_clock(self) -> bool:
         """Whether the time between transactions changes what it does: it has a ttl, or processing time."""
         states = found_tables(self.object, KeyedState) if self.kind == "committer" else ()

@@ -30,9 +30,14 @@ from txstorm.errors import EmitError
 from txstorm.plan.stages import Edge
 from txstorm.spouts.executors import metadata_of, parts_without, skipped_parts, spout_task
 from txstorm.spouts.port import SpoutTask
+from txstorm.state.sinks import SinkGroup
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import SINK
 
 log = logging.getLogger("txstorm.task")
 _NEVER = 1 << 62
+FEW = 8
+"""Rows for a frame sink are few if they take no more than this part of `spill_bytes` in a task."""
 
 
 class StageTask:
@@ -119,6 +124,8 @@ class StageTask:
                 for spec in self._specs:
                     current = spec.name
                     run.run_component(spec)
+                for current in self.program.frame_sinks:
+                    run.stage(current)
             if txid_input is self.pack.inputs[-1]:
                 current = self.program.spout
                 self._close_spout(last=True)
@@ -288,15 +295,38 @@ class TxidRun(PhaseRun):
         }
         yield self._task.report(Kind.RESULT, self.input, data)
 
+    def stage(self, sink: str) -> None:
+        """Stage the rows for a frame sink unless they are few, which the driver stages, those of all tasks in one file.
+
+        Raises:
+            StateError: a value does not fit its column.
+            OSError: the file cannot be written.
+        """
+        program, place = self.program, self._task.pack.place
+        own = [one.batch for one in self._sent if program.edges[one.edge].target == sink and one.batch is not None]
+        few = sum(batch.nbytes for batch in own) <= program.settings["spill_bytes"] // FEW
+        if place is None or few or self.diversion is not None:
+            return
+        table, task, attempt = program.frame_sinks[sink], self._task.task, self.input.attempt
+        rows = SinkGroup(table)
+        handle = rows.handle(sink, task, attempt.txid)
+        handle.active = True
+        for batch in own:
+            handle.append_batch(batch)
+        self._sent = [one for one in self._sent if program.edges[one.edge].target != sink]
+        for uri, staged in place.stage({TableRef(SINK, table.name).uri: rows}, attempt, sink, task).items():
+            data = {"component": sink, "uri": uri, "staged": staged.to_json()}
+            self._sent.append(self._task.report(Kind.STAGED, self.input, data))
+
     def _spill(self, sent: Sequence[Cargo]) -> Iterator[Cargo]:
         """Spill committers' input that exceeds the bound to files; only the file names are sent to the driver."""
         program = self.program
-        boundary = [one for one in sent if program.edges[one.edge].boundary]
+        boundary = [one for one in sent if one.kind is Kind.DATA and program.edges[one.edge].boundary]
         size = sum(one.batch.nbytes for one in boundary if one.batch is not None)
         if program.spill_dir is None or size <= program.settings["spill_bytes"]:
             yield from sent
             return
-        yield from (one for one in sent if not program.edges[one.edge].boundary)
+        yield from (one for one in sent if one.kind is not Kind.DATA or not program.edges[one.edge].boundary)
         for one in boundary:
             yield spill(one, Path(program.spill_dir))
 

@@ -333,7 +333,7 @@ class GroupFinisher:
             self._limit_letters(ready.attempt, found, {**received, spout: counts.get(spout, 0)})
         letters = None if found is None else letters_table(found, ready.attempt, ready.txid_input.stamp)
         try:
-            for component, files in job.staged.items():
+            for component, files in (*ready.processed.staged.items(), *job.staged.items()):
                 tables.take_over(component, txid, files)
             if letters:
                 tables.divert(txid, letters)

@@ -8,7 +8,7 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.api.output import Grouping, StreamDeclaration
 from txstorm.topology.components import ComponentInfo
-from txstorm.topology.frames import FrameBolt, frame_faults
+from txstorm.topology.frames import FrameBolt, frame_faults, frame_sink_faults
 from txstorm.topology.graph import Input
 
 KEYED = ("fields", "partial_key")
@@ -24,6 +24,8 @@ def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) 
             f"bolt {one.id!r} subscribes to nothing; add a grouping to its declarer, "
             f"such as .shuffle_grouping({next(iter(known), 'spout')!r})"
         )
+    if getattr(one.object, "reads_frames", False):
+        yield from frame_sink_faults(one.id, one.object, one.inputs, known)
     seen: set[tuple[str, str]] = set()
     for given in one.inputs:
         where = f"bolt {one.id!r}, {given.grouping.kind} grouping on {given.component!r}"
