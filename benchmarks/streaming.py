@@ -2,6 +2,10 @@
 
 ``python -m benchmarks.streaming [--batches N] [--rows N] [--keys N] [--tables N]``: each side takes the same batches;
 the first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``).
+
+``--frames ROWS`` compares, instead, transactions of so many rows, each read from a Parquet file: a frame sink with
+Spark's own append to a Delta table, and a frame bolt (filter, join, aggregation) with the same plan alone and with
+bolts on tuples.
 """
 
 from __future__ import annotations
@@ -9,14 +13,17 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from txstorm import TransactionalTopologyBuilder, write_stream
+from benchmarks.machine import cpu_seconds
+from txstorm import BasicBolt, TransactionalTopologyBuilder, run, write_stream
 from txstorm.bolts import SumByKey
 from txstorm.clients.spark import make_session
-from txstorm.spouts import StreamSpout
+from txstorm.sinks import FrameSink
+from txstorm.spouts import MemoryFrames, StreamSpout
 
 JARS = Path(__file__).resolve().parents[1] / ".cache" / "jars"
 DELTA = {
@@ -82,21 +89,141 @@ def measure(spark: Any, side: Side, place: Path, asked: Any) -> float:
     return statistics.median(taken[len(taken) // 4 :]) / 1000
 
 
+COLUMNS = "k BIGINT, country STRING, v BIGINT"
+KEYS = 1000
+
+
+class Spent(NamedTuple):
+    """Time that a transaction takes, after the first one, in seconds: on the clock, and of all processors."""
+
+    clock: float
+    cpu: float
+
+    def __str__(self) -> str:
+        return f"{self.clock:6.2f} s a transaction, {self.cpu:6.2f} s of processors"
+
+
+class Watch:
+    """Takes the time at the end of each transaction."""
+
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, float]] = []
+
+    def __call__(self, progress: Any = None) -> None:
+        self._ends.append((time.monotonic(), sum(cpu_seconds())))
+
+    def spent(self) -> Spent:
+        (first, used), (last, all_used), number = self._ends[0], self._ends[-1], len(self._ends) - 1
+        return Spent((last - first) / number, (all_used - used) / number)
+
+
+class Files(MemoryFrames):
+    """Frame spout over Parquet files, one in each transaction."""
+
+    def frame(self, spark: Any, metadata: Any) -> Any:
+        assert self.batches is not None
+        return spark.read.parquet(self.batches[metadata])
+
+
+def good(rows: Any) -> Any:
+    return rows.where("v > 0")
+
+
+def totals(rows: Any) -> Any:
+    names = rows.sparkSession.range(KEYS).selectExpr("id AS k", "concat('name ', id) AS name")
+    return good(rows).join(names, "k").groupBy("name").sum("v").toDF("name", "v")
+
+
+class Named(BasicBolt):
+    """The filter and the join of `totals`, on tuples."""
+
+    fields = ("name", "v")
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        if tuple["v"] > 0 and tuple["k"] < KEYS:
+            collector.emit(f"name {tuple['k']}", tuple["v"])
+
+
+def ours(spark: Any, files: list[str], place: Path, kind: str) -> Spent:
+    """Run a topology with a frame ``sink``, a frame ``bolt`` or bolts on ``tuples``, one transaction per job."""
+    builder = TransactionalTopologyBuilder(kind, "rows", Files(COLUMNS, files), 2)
+    if kind == "sink":
+        builder.set_frame_bolt("good", good).reads("rows")
+        builder.set_bolt("kept", FrameSink("kept", COLUMNS)).shuffle_grouping("good")
+    elif kind == "bolt":
+        builder.set_frame_bolt("named", totals).reads("rows")
+    else:
+        builder.set_bolt("named", Named(), 2).local_or_shuffle_grouping("rows")
+    if kind != "sink":
+        builder.set_bolt("sums", SumByKey("name", "v", "sums"), 2).fields_grouping("named", ["name"])
+    watch = Watch()
+    topology = builder.set_settings({"max_pack_txids": 1, "max_spout_pending": 1}).build_topology()
+    run(topology, spark=spark, data_dir=place, available_now=True, listeners=[watch]).awaitTermination()
+    return watch.spent()
+
+
+def alone(spark: Any, files: list[str], place: Path, kind: str) -> Spent:
+    """Append each file to a Delta table (``sink``), or collect the totals of each (``bolt``)."""
+    watch = Watch()
+    for file in files:
+        rows = spark.read.parquet(file)
+        if kind == "sink":
+            good(rows).write.format("delta").mode("append").save(str(place))
+        else:
+            totals(rows).toArrow()
+        watch()
+    return watch.spent()
+
+
+def compare_frames(spark: Any, place: Path, rows: int, rounds: int) -> None:
+    """Print the times of both sides, in turns, and the ratios of their medians."""
+    sides = {
+        "FrameSink": (ours, "sink"),
+        "append by Spark": (alone, "sink"),
+        "frame bolt": (ours, "bolt"),
+        "the plan alone": (alone, "bolt"),
+        "tuple bolts": (ours, "tuples"),
+    }
+    files = [str(place / f"{number}.parquet") for number in range(6)]
+    for number, file in enumerate(files):
+        made = spark.range(number * rows, (number + 1) * rows)
+        columns = (f"(id * 7919) % {KEYS} AS k", "concat('country ', id % 200) AS country", "id % 100 AS v")
+        made.selectExpr(*columns).write.parquet(file)
+    found: dict[str, list[Spent]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name, (side, kind) in sides.items():
+            found[name].append(side(spark, files, place / f"{name}{number}", kind))
+            print(f"{name:16} {found[name][-1]}", flush=True)
+    clock, cpu = ({name: statistics.median(one[at] for one in some) for name, some in found.items()} for at in (0, 1))
+    for one, other in (
+        ("append by Spark", "FrameSink"),
+        ("frame bolt", "the plan alone"),
+        ("tuple bolts", "frame bolt"),
+    ):
+        print(
+            f"{one} / {other}: {clock[one] / clock[other]:.2f} in time, {cpu[one] / cpu[other]:.2f} in processor time"
+        )
+
+
 def main() -> None:
     """Print the time per batch of each side, and the ratios."""
     parser = argparse.ArgumentParser("python -m benchmarks.streaming", description=__doc__)
     for name, default in (("batches", 40), ("rows", 1000), ("keys", 10_000), ("tables", 1), ("rounds", 2)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"(default: {default})")
+    parser.add_argument("--frames", type=int, help="rows of a transaction, to compare frame sinks and frame bolts")
     asked = parser.parse_args()
     spark = make_session("streaming", extra={**DELTA, "spark.jars": ",".join(map(str, sorted(JARS.glob("*.jar"))))})
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+        if asked.frames:
+            compare_frames(spark, Path(place), asked.frames, asked.rounds)
+            return
         found: dict[str, list[float]] = {name: [] for name in SIDES}
         for number in range(asked.rounds):
             for name, side in SIDES.items():
                 found[name].append(measure(spark, side, Path(place) / f"{name}{number}", asked))
                 print(f"{name:14} {found[name][-1] * 1000:7.0f} ms a batch", flush=True)
-    ours, merged, bare = (statistics.median(found[name]) for name in SIDES)
-    print(f"batches per second against MERGE: {merged / ours:.2f}; time against collecting only: {ours / bare:.2f}")
+    own, merged, bare = (statistics.median(found[name]) for name in SIDES)
+    print(f"batches per second against MERGE: {merged / own:.2f}; time against collecting only: {own / bare:.2f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from recovery_cases import eventually
 from txstorm import TransactionalTopologyBuilder, foreach_batch, write_stream
 from txstorm.bolts import SumByKey
 from txstorm.results.read import read_sink, read_state
-from txstorm.sinks import DeltaSink
+from txstorm.sinks import DeltaSink, FrameSink
 from txstorm.spouts import StreamSpout
 
 COLUMNS = "country STRING, cents BIGINT"
@@ -42,9 +42,9 @@ class Lake:
     def topology(self, tables: int = 2, **spout):
         builder = TransactionalTopologyBuilder("orders", "orders", StreamSpout(COLUMNS, **spout), 2)
         builder.set_bolt("sums", SumByKey("country", "cents", "sums"), 2).fields_grouping("orders", ["country"])
-        for name in ("rows", "copy")[: tables - 1]:
-            builder.set_bolt(name, DeltaSink(name, {"country": str, "cents": int}), 2).shuffle_grouping("orders")
-        return builder.set_settings({"max_retries": 0}).build_topology()
+        for name, sink in (("rows", DeltaSink), ("copy", FrameSink))[: tables - 1]:
+            builder.set_bolt(name, sink(name, {"country": str, "cents": int}), 2).shuffle_grouping("orders")
+        return builder.set_settings({"max_retries": 0, "spill_bytes": 0}).build_topology()  # tasks stage all rows
 
     def query(self, *, opaque: bool = False, tables: int = 2, **options):
         """Run a query over what there is; return the text of its error, empty if there is none, and the function."""
