@@ -295,7 +295,7 @@ class StateStore:
 
     @property
     def staging_place(self) -> StagingPlace:
-        """Where tasks stage rows; once the epoch is raised."""
+        """The place where tasks stage rows; known once the epoch is raised."""
         return StagingPlace(str(self.data_dir.absolute()), self.upkeep.epoch)
 
     def group(self, first: int) -> CommitGroup:

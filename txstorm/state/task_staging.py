@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 50_000
 
 
 class StagingPlace(NamedTuple):
-    """Where tasks stage rows: the data directory, by the path that all workers see, and the coordinator's epoch."""
+    """Place where tasks stage rows: the data directory, by a path that workers see, and the coordinator's epoch."""
 
     data_dir: str
     epoch: int
