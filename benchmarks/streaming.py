@@ -3,7 +3,7 @@
 ``python -m benchmarks.streaming [--batches N] [--rows N] [--keys N] [--tables N]``: each side takes the same batches;
 the first quarter of them does not count. Delta is that of `.cache/jars` (``scripts/jars``).
 
-``--frames ROWS`` compares, instead, transactions of so many rows, each read from a Parquet file: a frame sink with
+``--frames ROWS`` compares, instead, transactions of so many rows, each a version of a Delta table: a frame sink with
 Spark's own append to a Delta table, and a frame bolt (filter, join, aggregation) with the same plan alone and with
 bolts on tuples.
 
@@ -26,7 +26,7 @@ from txstorm import BasicBolt, TransactionalTopologyBuilder, foreach_batch, run,
 from txstorm.bolts import SumByKey
 from txstorm.clients.spark import make_session
 from txstorm.sinks import FrameSink
-from txstorm.spouts import DeltaSpout, MemoryFrames, StreamSpout
+from txstorm.spouts import DeltaSpout, StreamSpout
 
 JARS = Path(__file__).resolve().parents[1] / ".cache" / "jars"
 DELTA = {
@@ -120,14 +120,6 @@ class Watch:
         return Spent((last - first) / number, (all_used - used) / number)
 
 
-class Files(MemoryFrames):
-    """Frame spout over Parquet files, one in each transaction."""
-
-    def frame(self, spark: Any, metadata: Any) -> Any:
-        assert self.batches is not None
-        return spark.read.parquet(self.batches[metadata])
-
-
 def good(rows: Any) -> Any:
     return rows.where("v > 0")
 
@@ -147,10 +139,9 @@ class Named(BasicBolt):
             collector.emit(f"name {tuple['k']}", tuple["v"])
 
 
-def ours(spark: Any, files: list[str], place: Path, kind: str) -> Spent:
+def ours(spark: Any, table: Path, place: Path, kind: str) -> Spent:
     """Run a topology with a frame ``sink``, a frame ``bolt`` or bolts on ``tuples``, one transaction per job."""
-    columns = COLUMNS if kind == "sink" else "k BIGINT, v BIGINT"  # those that are read: the digest covers them
-    builder = TransactionalTopologyBuilder(kind, "rows", Files(columns, files), 2)
+    builder = TransactionalTopologyBuilder(kind, "rows", DeltaSpout(table, start=0, max_batch_files=1), 2)
     if kind == "sink":
         builder.set_frame_bolt("good", good).reads("rows")
         builder.set_bolt("kept", FrameSink("kept", COLUMNS)).shuffle_grouping("good")
@@ -166,11 +157,11 @@ def ours(spark: Any, files: list[str], place: Path, kind: str) -> Spent:
     return watch.spent()
 
 
-def alone(spark: Any, files: list[str], place: Path, kind: str) -> Spent:
+def alone(spark: Any, table: Path, place: Path, kind: str) -> Spent:
     """Append each file to a Delta table (``sink``), or collect the totals of each (``bolt``)."""
     watch = Watch()
-    for file in files:
-        rows = spark.read.parquet(file)
+    for file in sorted(table.glob("*.parquet")):
+        rows = spark.read.parquet(str(file))
         if kind == "sink":
             good(rows).write.format("delta").mode("append").save(str(place))
         else:
@@ -188,15 +179,15 @@ def compare_frames(spark: Any, place: Path, rows: int, rounds: int) -> None:
         "the plan alone": (alone, "bolt"),
         "tuple bolts": (ours, "tuples"),
     }
-    files = [str(place / f"{number}.parquet") for number in range(6)]
-    for number, file in enumerate(files):
-        made = spark.range(number * rows, (number + 1) * rows)
+    table = place / "table"
+    for number in range(6):
+        made = spark.range(number * rows, (number + 1) * rows, 1, 1)
         columns = (f"(id * 7919) % {KEYS} AS k", "concat('country ', id % 200) AS country", "id % 100 AS v")
-        made.selectExpr(*columns).write.parquet(file)
+        made.selectExpr(*columns).write.format("delta").mode("append").save(str(table))
     found: dict[str, list[Spent]] = {name: [] for name in sides}
     for number in range(rounds):
         for name, (side, kind) in sides.items():
-            found[name].append(side(spark, files, place / f"{name}{number}", kind))
+            found[name].append(side(spark, table, place / f"{name}{number}", kind))
             print(f"{name:16} {found[name][-1]}", flush=True)
     clock, cpu = ({name: statistics.median(one[at] for one in some) for name, some in found.items()} for at in (0, 1))
     for one, other in (

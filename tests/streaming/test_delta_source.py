@@ -162,8 +162,9 @@ def test_frame_bolts_and_tuple_bolts_over_one_table_after_crashes(spark, tmp_pat
     assert kept(tmp_path / "local") == totals(120)
     assert sorted(row["n"] for row in read_sink(tmp_path / "frames-True", "rows").to_pylist()) == [*range(120)]
     following = topology(tmp_path / "frames-True/sinks/rows", frames=True)
-    ended(following, tmp_path / "following", spark=spark, engine="spark")
+    handle = ended(following, tmp_path / "following", spark=spark, engine="spark")
     assert kept(tmp_path / "following") == totals(120)
+    assert sum(one.numInputRows for one in handle.recentProgress) == 120
 
 
 def test_beside_a_writer_that_compacts_vacuums_and_updates(spark, tmp_path):

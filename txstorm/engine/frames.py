@@ -194,6 +194,7 @@ class PackFrames:
         self._parts: list[Any] = []
         self._kept: list[Any] = []
         self._seen: dict[int, Any] = {}
+        self._known: dict[int, tuple[str, int]] = {}
         self._failed: Processed | None = None
 
     def build(self, pack: Pack) -> Pack:
@@ -223,10 +224,8 @@ class PackFrames:
     def complete(self, outcomes: Sequence[Processed]) -> list[Processed]:
         """Add the digests and numbers of input rows; return all outcomes. The job must have ended."""
         for outcome in outcomes:
-            found = self._seen[outcome.attempt.txid].get
-            rows = found.get("rows") or 0
-            sums = ":".join(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))
-            outcome.digests[BATCH] = f"{rows}:{sums}"
+            digest, rows = self._known.get(outcome.attempt.txid) or self._observed_in(outcome.attempt.txid)
+            outcome.digests[BATCH] = digest
             outcome.counts[self._program.spout] = rows
         failed = [] if self._failed is None or any(one.error for one in outcomes) else [self._failed]
         return [*outcomes, *failed]
@@ -241,7 +240,11 @@ class PackFrames:
         txid, current = txid_input.attempt.txid, self._program.spout
         readers = Counter(name for _, _, reads in self._program.frame_bolts for name in reads) + Counter(self._emitted)
         try:
-            batch = self._observed(txid, txid_input.payload(self._session))
+            batch, known = txid_input.payload(self._session)
+            if known is None:
+                batch = self._observed(txid, batch)
+            else:
+                self._known[txid] = known
             if SOURCE in txid_input.divert:  # read to its end, as a stateful stream must be, but nothing is emitted
                 self._parts.append(batch.selectExpr(*self._columns(None, txid)))
                 return True
@@ -283,6 +286,12 @@ class PackFrames:
             F.expr(f"sum({mixed} & 4294967295)").alias("low"),
             F.expr(f"sum(shiftrightunsigned({mixed}, 32))").alias("high"),
         )
+
+    def _observed_in(self, txid: int) -> tuple[str, int]:
+        """Return the digest and the number of rows that Spark has taken of a batch."""
+        found = self._seen[txid].get
+        rows = found.get("rows") or 0
+        return ":".join([str(rows), *(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))]), rows
 
     def _columns(self, component: str | None, txid: int | None) -> list[str]:
         """Return the expressions of all columns, of all components; null for those of other components."""

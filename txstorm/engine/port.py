@@ -37,7 +37,8 @@ class TxidInput:
         document: the spout document created by the planner.
         stamp: processing time in UTC microseconds.
         payload: rows shipped with the batch, for sources held in the driver's memory; of a frame spout, in the driver,
-            a function of the Spark session that returns the DataFrame, and in a task the task's record batches.
+            a function of the Spark session that returns the DataFrame, and digest and number of its rows if they are
+            known (else None), and in a task the task's record batches.
         divert: kinds of errors that lead to dead letters instead of failing the batch. With ``failed`` or ``other``,
             tuples whose handling fails with an error of that kind become dead letters; with `SOURCE`, the whole input
             does. Empty: any failure fails the batch.

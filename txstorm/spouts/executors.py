@@ -237,14 +237,18 @@ class _DriverPlanner(SpoutPlanner):
 
 
 class _FramePlanner(_DriverPlanner):
-    """Planner of a frame spout; the payload of a txid is a function of a session that returns its DataFrame."""
+    """Planner of a frame spout.
+
+    The payload of a txid is a function of a session that returns its DataFrame, and what is known of its rows.
+    """
 
     def __init__(self, coordinator: SpoutCoordinator, component: str, spout: FrameSpout) -> None:
         super().__init__(coordinator, component, spout.opaque)
         self._spout = spout
 
     def payload(self, document: Any) -> Any:
-        return lambda session: self._spout.frame(session, _meta(document))
+        metadata = _meta(document)
+        return lambda session: (self._spout.frame(session, metadata), self._spout.known(metadata))
 
 
 class _TaskPlanner(SpoutPlanner):

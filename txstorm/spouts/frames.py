@@ -48,6 +48,13 @@ class FrameSpout(TransactionalSpout):
         """
         raise NotImplementedError
 
+    def known(self, metadata: Any) -> tuple[str, int] | None:
+        """Return a digest of the batch and its number of rows, if they are known without reading it.
+
+        By default None: Spark takes both of the rows, while it computes them.
+        """
+        return None
+
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the columns."""
         declarer.declare(self.columns)

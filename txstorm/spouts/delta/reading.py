@@ -7,6 +7,7 @@ and no partition columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -35,17 +36,29 @@ def read_share(table: Path, columns: TableColumns, share: Share) -> Iterator[tup
     Raises:
         SpoutError: the file is missing, damaged, or has a column of a type that does not fit.
     """
-    path, start = table / share.path, 0
-    try:
-        check_file(path, share.size)
+    start = 0
+    with _opened(table, share) as file:
         taken = _taken(table, share)
-        file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
         for group in range(file.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             numbers = taken(start, start + rows)
             if len(numbers):
                 yield _read(file, group, numbers - start, columns, share), numbers
             start += rows
+
+
+def rows_in(table: Path, share: Share) -> int:
+    """Return the number of rows in the file of `share`; raises as `read_share`."""
+    with _opened(table, share) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def _opened(table: Path, share: Share) -> Iterator[pq.ParquetFile]:
+    path = table / share.path
+    try:
+        check_file(path, share.size)
+        yield pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
     except FileNotFoundError:
         raise gone(table, share) from None
     except _DAMAGED as error:
