@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "rows_that_were_read_count_again_in_each_stage",
-        "LocalEngine.run",
+        "LocalEngine._stages",
         "stage.level == 0 and cargo.kind is Kind.RESULT",
         "cargo.kind is Kind.RESULT",
         "tests/unit/engine/test_local.py::test_a_pack_says_how_far_it_is",
