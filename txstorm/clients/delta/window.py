@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
-from typing import IO
+from typing import IO, Any
 
 from txstorm.clients.delta.log import (
     ARCHIVE,
@@ -30,6 +30,7 @@ from txstorm.clients.delta.log import (
     version_of,
 )
 from txstorm.clients.files import MOST, check_file
+from txstorm.errors import InputError
 
 SHORT = 200
 """Maximum number of files in a log that delta-rs lists itself, for readers that open a table for a single read."""
@@ -60,7 +61,7 @@ class Window:
         self._table = self.path = table.absolute()
         self.checkpoint, self.files, self.last, self.linked = checkpoint, tuple(files), -1, linked
         if linked:
-            self.path = Path(mkdtemp(dir=_place_of_process()))
+            self.path = _new_directory(dir=_place_of_process())
             self._end = weakref.finalize(self, _remove, self.path, os.getpid())
             os.mkdir(f"{self.path}/{LOG}")
             if os.path.isdir(f"{self._table}/{LOG}/{SIDECARS}"):
@@ -182,7 +183,7 @@ class _Place:
                 continue
         self.process, there = os.getpid(), False
         while not there:  # another process may have deleted it before it was locked
-            self.path = Path(mkdtemp(prefix=_PREFIX))
+            self.path = _new_directory(prefix=_PREFIX)
             self.lock = (self.path / _LOCK).open("wb")
             fcntl.flock(self.lock, fcntl.LOCK_SH)
             there = (self.path / _LOCK).exists()
@@ -197,6 +198,14 @@ def _place_of_process() -> Path:
     if _PLACE.process != os.getpid() or not os.access(_PLACE.path, os.W_OK | os.X_OK, effective_ids=True):
         _PLACE.begin()
     return _PLACE.path
+
+
+def _new_directory(**how: Any) -> Path:
+    try:
+        return Path(mkdtemp(**how))
+    except OSError as error:
+        msg = f"temporary directory {gettempdir()}: {error}; free or mount it, or set TMPDIR to another one"
+        raise InputError(msg) from error
 
 
 def _remove(path: Path, process: int) -> None:

@@ -24,7 +24,7 @@ from txstorm.clients.delta.entry import LOG_BOUND, LOG_RETENTION, LOWERED, Commi
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import ARCHIVE, LOG, newest_complete
 from txstorm.clients.delta.window import Window
-from txstorm.errors import TableCorrupt
+from txstorm.errors import InputError, TableCorrupt
 
 DAY, HOUR = 86_400.0, 3600.0
 LAST = 60
@@ -297,6 +297,13 @@ def test_a_process_that_starts_beside_another_one_loses_its_window_only_before_i
     assert place.path.is_dir()
     assert others[0].path.is_dir()
     assert sorted(tmp_path.iterdir()) == sorted([place.path, others[0].path])
+
+
+def test_a_temporary_directory_that_cannot_be_used_is_not_a_fault_of_the_table(table, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unmounted"))
+    monkeypatch.setattr(delta_window, "_PLACE", delta_window._Place())
+    with pytest.raises(InputError, match="temporary directory .*unmounted.*set TMPDIR"):
+        DeltaHandle.open(table)
 
 
 def plain_log(table):
