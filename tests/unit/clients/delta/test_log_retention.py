@@ -302,7 +302,7 @@ def test_a_process_that_starts_beside_another_one_loses_its_window_only_before_i
 def test_a_temporary_directory_that_cannot_be_used_is_not_a_fault_of_the_table(table, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unmounted"))
     monkeypatch.setattr(delta_window, "_PLACE", delta_window._Place())
-    with pytest.raises(InputError, match="temporary directory .*unmounted.*set TMPDIR"):
+    with pytest.raises(InputError, match=r"temporary directory .*unmounted.*set TMPDIR"):
         DeltaHandle.open(table)
 
 
