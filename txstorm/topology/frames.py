@@ -134,9 +134,9 @@ def frame_sink_faults(id: Any, sink: Any, inputs: Sequence[Input], known: Mappin
 
 def with_frame_spout(declarations: Sequence[Declaration]) -> Sequence[Declaration]:
     """Return the declarations, in which a spout that can emit DataFrames does so if a bolt or sink reads them."""
-    if not any(one.role == FRAME or getattr(one.object, "reads_frames", False) for one in declarations):
+    if not any(one.role == FRAME or getattr(type(one.object), "reads_frames", False) for one in declarations):
         return declarations
-    able = [one.role == "spout" and hasattr(one.object, "as_frames") for one in declarations]
+    able = [one.role == "spout" and hasattr(type(one.object), "as_frames") for one in declarations]
     made = zip(declarations, able, strict=True)
     return [replace(one, object=one.object.as_frames()) if can else one for one, can in made]
 
