@@ -4,17 +4,21 @@ from collections import Counter
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import deltalake
+import pyarrow as pa
 import pytest
 from recovery_cases import eventually
 from runs import ended
 
 from txstorm import NOT_READY, TransactionalTopologyBuilder, faults, run
 from txstorm.bolts import SumByKey
+from txstorm.clients.delta.log import ARCHIVE, entry_name
 from txstorm.errors import SpoutError, TopologyFailed
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import DeltaSpout
 from txstorm.spouts.delta.reading import read_share
+from txstorm.spouts.delta.source_log import SourceLog
 
 pytestmark = pytest.mark.spark
 VECTORS, FEED = "'delta.enableDeletionVectors'='true'", "'delta.enableChangeDataFeed'='true'"
@@ -192,3 +196,46 @@ def test_beside_a_writer_that_compacts_vacuums_and_updates(spark, tmp_path):
     newest.unlink()
     with pytest.raises((SpoutError, TopologyFailed), match=r"holds rows of version \d+, is missing \(VACUUM"):
         run(topology(table, frames=True, ignore="change_commits"), spark=spark, data_dir=data_dir).awaitTermination(120)
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_an_undecided_transaction_comes_again_after_a_change_of_columns(spark, tmp_path, frames):
+    table, data_dir = tmp_path / "table", tmp_path / "data"
+    spark.sql(f"CREATE TABLE delta.`{table}` (k STRING, n BIGINT) USING delta TBLPROPERTIES ({VECTORS})")
+    append(spark, table, 0, 32)
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE n >= 30")
+    faults.arm("p4.after:raise:1")
+    with pytest.raises(faults.InjectedFault):
+        ended(topology(table, frames=frames), data_dir, spark=spark, engine="spark")
+    faults.arm("")
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMN more STRING")
+    append(spark, table, 30, 60)
+    ended(topology(table, frames=frames), data_dir, spark=spark, engine="spark")
+    assert kept(data_dir) == totals(60)
+
+
+def test_a_table_that_another_one_replaces_within_a_run(tmp_path):
+    table, other = tmp_path / "table", tmp_path / "other"
+    for path, files in ((table, 2), (other, 4)):
+        for number in range(files):
+            rows = {"k": pa.array([str(number)], pa.string_view()), "n": [number]}
+            deltalake.write_deltalake(path, pa.table(rows), mode="append")
+    handle = run(topology(table, frames=False), engine="local", data_dir=tmp_path / "data")
+    try:
+        handle.processAllAvailable()
+        table.rename(tmp_path / "before")
+        other.rename(table)
+        with pytest.raises(SpoutError, match="it is not the table that was read up to version 2"):
+            handle.processAllAvailable()
+    finally:
+        handle.stop()
+    assert kept(tmp_path / "data") == {"0": 0, "1": 1}
+
+
+def test_an_entry_that_is_archived_while_it_is_read(tmp_path, monkeypatch):
+    deltalake.write_deltalake(tmp_path, pa.table({"n": [1]}))
+    log, place = SourceLog(tmp_path), tmp_path / "_delta_log" / entry_name(0)
+    (tmp_path / ARCHIVE).mkdir(parents=True)
+    place.rename(tmp_path / ARCHIVE / place.name)
+    monkeypatch.setattr(log, "_file", lambda version: place)
+    assert len(log.entry(0).adds) == log.files(0).num_rows == 1

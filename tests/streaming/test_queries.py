@@ -315,7 +315,7 @@ def test_one_query_feeds_two_topologies_and_write_stream_replaces_its_query(lake
     assert both[1].handle.committed == 2
     first = write_stream(lake.stream(), topology, data_dir=tmp_path / "third").start()
     first.processAllAvailable()
-    second = write_stream(lake.stream(), topology, data_dir=tmp_path / "third").start()
+    second = write_stream(lake.stream(), topology, data_dir=tmp_path / "cp/../third").start()
     lake.add(3)
     second.processAllAvailable()
     assert (first.isActive, second.isActive, first.exception()) == (False, True, None)

@@ -291,7 +291,8 @@ def _built(topology: Any) -> Topology:
 
 
 def _directory(data_dir: str | Path | None, topology: Topology) -> Path:
-    return local_directory(data_dir or default_directory(topology.id)).absolute()
+    # Resolved: Spark takes parts such as ".." out of the checkpoint's path, and one directory has one function.
+    return local_directory(data_dir or default_directory(topology.id)).resolve()
 
 
 def _check_stream(stream: Any) -> None:
@@ -311,7 +312,7 @@ def _check_checkpoint(checkpoint: str, data_dir: Path) -> None:
     if not checkpoint.startswith("file:"):
         return
     place = Path(checkpoint.removeprefix("file:").replace("//", "/"))
-    other = next((parent for parent in place.parents if parent != data_dir and was_run(parent)), None)
+    other = next((parent for parent in place.parents if parent.resolve() != data_dir and was_run(parent)), None)
     if other is not None:
         msg = f"the checkpoint {place} is in the data directory of another topology, {other}; choose another place"
         raise InputError(msg)

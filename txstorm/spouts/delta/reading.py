@@ -6,6 +6,7 @@ and no partition columns.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -48,9 +49,18 @@ def read_share(table: Path, columns: TableColumns, share: Share) -> Iterator[tup
 
 
 def rows_in(table: Path, share: Share) -> int:
-    """Return the number of rows in the file of `share`; raises as `read_share`."""
+    """Return the number of rows of `share`; raises as `read_share`."""
     with _opened(table, share) as file:
-        return int(file.metadata.num_rows)
+        rows = int(file.metadata.num_rows)
+        return rows if share.without is None and share.only is None else len(_taken(table, share)(0, rows))
+
+
+def digest_of(shares: Iterable[tuple[Share, int]]) -> str:
+    """Return a digest of shares with their numbers of rows: files never change, so it stays as columns come and go."""
+    found = hashlib.sha256()
+    for share, rows in shares:
+        found.update(f"{share.path}\n{share.change}\n{share.without}\n{share.only}\n{rows}\n".encode())
+    return f"files:{found.hexdigest()[:32]}"
 
 
 @contextmanager
@@ -155,7 +165,8 @@ def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
     if types.is_timestamp(kind):
         return bool(types.is_timestamp(given))
     if types.is_string(kind) or types.is_binary(kind):
-        return bool(types.is_large_string(given) or types.is_large_binary(given) or types.is_dictionary(given))
+        same = types.is_large_string, types.is_large_binary, types.is_dictionary
+        return any(one(given) for one in (*same, types.is_string_view, types.is_binary_view))
     return bool(types.is_float32(given) and types.is_float64(kind))
 
 

@@ -125,12 +125,12 @@ class SourceLog:
         if file is None:
             return None
         with self._reading(f"the log entry of version {version}"):
-            actions = self._actions(file)
+            actions, written = self._read(file)
             info: Action = next(iter(actions["commitInfo"]), {})
             at = info.get("inCommitTimestamp")
             return Entry(
                 version,
-                os.stat(file).st_mtime_ns // 1_000_000 if at is None else int(at),
+                written // 1_000_000 if at is None else int(at),
                 info,
                 next(iter(actions["protocol"]), None),
                 next(iter(actions["metaData"]), None),
@@ -138,6 +138,13 @@ class SourceLog:
                 [one for one in actions["remove"] if one["dataChange"]],
                 actions["cdc"],
             )
+
+    def mark(self, version: int) -> tuple[int, int] | None:
+        """Return what tells the entry of a version from that of a table that takes this one's place; None: none is."""
+        with suppress(FileNotFoundError):
+            if file := self._file(version):
+                return (found := file.stat()).st_ino, found.st_mtime_ns
+        return None
 
     def version_at(self, when: datetime) -> int:
         """Return the first version of that time or later; one above the newest if there is none."""
@@ -169,7 +176,7 @@ class SourceLog:
         for number in range(version, begin, -1):
             file = self._file(number)
             with self._reading(f"the log entry of version {number}"):
-                actions = self._actions(file or self.path / LOG / entry_name(number))
+                actions, _ = self._read(file or self.path / LOG / entry_name(number))
                 for one in actions["add"]:
                     later.setdefault(_key(one), one)
                 for one in actions["remove"]:
@@ -247,6 +254,14 @@ class SourceLog:
                 wanted = [f"add.{name}" for name in FILES.names if name in given]
                 adds = pq.ParquetFile(part).read(wanted)["add"].combine_chunks().drop_null()
                 yield _chosen(adds, FILES)
+
+    def _read(self, file: Path) -> tuple[dict[str, list[Any]], int]:
+        """Return the actions of an entry, and when it was written, also if it is archived since it was found."""
+        try:
+            return self._actions(file), file.stat().st_mtime_ns
+        except FileNotFoundError:
+            moved = self.path / ARCHIVE / file.name
+            return self._actions(moved), moved.stat().st_mtime_ns
 
     @staticmethod
     def _actions(file: Path) -> dict[str, list[Any]]:

@@ -7,7 +7,6 @@ that the version has, ordered by time and name. ``to`` is where the next transac
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
 from txstorm.ddl import FrameColumn, columns_text
 from txstorm.errors import SettingError, SpoutError
 from txstorm.spouts.delta.columns import TableColumns
-from txstorm.spouts.delta.reading import read_batches, read_share, rows_in
+from txstorm.spouts.delta.reading import digest_of, read_batches, read_share, rows_in
 from txstorm.spouts.delta.shares import CHANGE_COMMITS, CHANGES, DELETES, Share, TableShares, TableSource
 from txstorm.spouts.delta.source_log import SourceLog
 from txstorm.spouts.files.batches import naming
@@ -128,16 +127,10 @@ class DeltaSpout(FrameSpout):
         numbers = spark.range(0, len(shares), 1, min(len(shares), spark.sparkContext.defaultParallelism))
         return numbers.mapInArrow(partial(read_batches, self.path, self._columns, shares), text)
 
-    def known(self, metadata: Any) -> tuple[str, int] | None:
-        """Return a digest of the files, which never change, and their number of rows, if all rows are read."""
-        shares, rows, digest = self._read_by_driver().planned(metadata), 0, hashlib.sha256()
-        if any(share.without is not None or share.only is not None for share in shares):
-            return None
-        for share in shares:
-            found = rows_in(self.path, share)
-            digest.update(f"{share.path}\n{share.change}\n{found}\n".encode())
-            rows += found
-        return f"files:{digest.hexdigest()[:32]}", rows
+    def known(self, metadata: Any) -> tuple[str, int]:
+        """Return a digest of the files, which never change, and their number of rows."""
+        found = [(share, rows_in(self.path, share)) for share in self._read_by_driver().planned(metadata)]
+        return digest_of(found), sum(rows for _, rows in found)
 
     def _read_by_driver(self) -> TableShares:
         if self._shares is None:
@@ -167,6 +160,7 @@ class _DeltaCoordinator(SpoutCoordinator):
         self._most_files, self._most_bytes = limits
         self._begin: _Position | None = None
         self._id = ""
+        self._mark: tuple[int, Any] = 0, None
         self._planned: tuple[_Position, Any] | None = None
         self._empty: tuple[_Position, int] | None = None
 
@@ -232,17 +226,18 @@ class _DeltaCoordinator(SpoutCoordinator):
         return _Position(False, version, 0)
 
     def _check_table(self, metadata: Any) -> None:
-        """Raise `SpoutError` if `metadata`, which an earlier run may have planned, is not of this table."""
-        if self._id == metadata["table"]:
+        """Raise `SpoutError` if `metadata` is not of the table that is there, which may have been replaced."""
+        log, (version, mark) = self._shares.log, self._mark
+        if self._id == metadata["table"] and mark is not None and log.mark(version) == mark:
             return
-        log = self._shares.log
-        found = str(log.shape(min(metadata["to"][0], log.newest())).table["id"])
+        version = min(metadata["to"][0], log.newest())
+        found = str(log.shape(version).table["id"])
         if metadata["v"] != _FORMAT or found != metadata["table"]:
             raise log.fault(
                 f"it is not the table that was read up to version {metadata['to'][0]} (its id was "
                 f"{metadata['table']}, and is {found}); restore that one, or start a new data directory"
             )
-        self._id = metadata["table"]
+        self._id, self._mark = metadata["table"], (version, log.mark(version))
 
     def _metadata(self, position: _Position, shares: int, end: tuple[int, int]) -> dict[str, Any]:
         self._id = self._id or str(self._shares.log.shape(self._shares.newest()).table["id"])
@@ -317,13 +312,17 @@ class _DeltaEmitter(Emitter):
         self._table, self._columns, self._context = table, columns, context
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        tasks = max(1, self._context.parallelism)
+        tasks, read = max(1, self._context.parallelism), list[tuple[Share, int]]()
         for number, share in enumerate(self._context.payload):
             if (attempt.txid + number) % tasks == self._context.task:  # often there is only one file
                 collector.partition(number)
+                taken = 0
                 with naming(self._context.component, attempt.txid):
                     for rows, numbers in read_share(self._table, self._columns, share):
                         emit_rows(rows, f"delta spout: {self._table / share.path}", numbers, collector)
+                        taken += len(numbers)
+                read.append((share, taken))
+        collector.digest(f"task {self._context.task} of {tasks}", digest_of(read))
 
 
 def _check_options(start: Any, ignored: frozenset[str], most_files: Any, most_bytes: Any) -> None:
