@@ -181,7 +181,10 @@ class SparkEngine:
         repeated = 0
         while True:
             done = frames.process(self._session, program, pack, compute, building)
-            before, repeated = repeated, client.tasks_repeated(self._session, group)
+            try:
+                before, repeated = repeated, client.tasks_repeated(self._session, group)
+            except Exception as error:  # the session has ended, or Spark's events are too far behind to know
+                raise self._failure(error) from error
             if repeated == before:
                 return done
             log.warning("tasks were lost; their rows are counted twice in the digest, so the pack is processed again")
