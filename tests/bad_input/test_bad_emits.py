@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from bad_input_cases import Keep, Says, go, refused
+from topology_samples import Silent
 
-from txstorm import BasicBolt, BatchBolt, Committer, Emitter, TransactionalTopologyBuilder
+from txstorm import BasicBolt, Committer, Emitter, TransactionalTopologyBuilder
 from txstorm.errors import EmitError
 from txstorm.results.read import read_sink, read_state
 from txstorm.spouts import MemoryTransactionalSpout
@@ -69,16 +70,11 @@ class Bad(BasicBolt):
             self.do(collector)
 
 
-class Also(BatchBolt):
-    def execute(self, tuple):
-        pass
-
-
 def made(bolt, lines=("fine", "bad")):
     """Build a topology of two txids, the second of which emits an invalid tuple."""
     builder = TransactionalTopologyBuilder("emits", "lines", MemoryTransactionalSpout({0: lines}, ["line"], take=1))
     builder.set_bolt("bad", bolt).shuffle_grouping("lines")
-    builder.set_bolt("also", Also()).direct_grouping("bad", "direct")
+    builder.set_bolt("also", Silent()).direct_grouping("bad", "direct")
     builder.set_committer_bolt("keep", Keep()).global_grouping("bad")
     return builder.build_topology()
 
@@ -119,14 +115,11 @@ def test_a_bad_emit_of_a_spout(tmp_path, make_engine):
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
 
-class BadCommitter(BatchBolt, Committer):
+class BadCommitter(Silent, Committer):
     fields = ("line",)
 
     def prepare(self, context, collector, attempt):
         self.collector = collector
-
-    def execute(self, tuple):
-        pass
 
     def finish_batch(self):
         self.collector.emit(object())

@@ -1,8 +1,9 @@
 """Sample topologies that the tests of the plan compiler compile."""
 
+from topology_samples import Silent
 from topology_samples import source_diagram as source_diagram
 
-from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.bolt import BasicBolt
 from txstorm.api.spout import TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -19,12 +20,9 @@ class Each(BasicBolt):
         pass
 
 
-class Batch(BatchBolt):
+class Batch(Silent):
     fields = ("word",)
     streams = {"errors": ("why",)}
-
-    def execute(self, tuple):
-        pass
 
 
 class Keep(Batch):

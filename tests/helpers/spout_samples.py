@@ -4,6 +4,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from topology_samples import Silent
+
 from txstorm import (
     BatchBolt,
     CommitterEmitter,
@@ -82,14 +84,11 @@ class Pass(BatchBolt):
         self.collector.emit(tuple["n"])
 
 
-class FailsOnce(BatchBolt):
+class FailsOnce(Silent):
     """A bolt, or a committer, whose first `finish_batch` raises an error; it creates the file `mark`."""
 
     def __init__(self, mark: Path, error: type[Exception] = FailedException) -> None:
         self.mark, self.error = mark, error
-
-    def execute(self, tuple):
-        pass
 
     def finish_batch(self):
         if not self.mark.exists():

@@ -18,36 +18,31 @@ class Split(BasicBolt):
             collector.emit(word)
 
 
-class Partial(BatchBolt):
+class Silent(BatchBolt):
+    """A batch bolt that ignores its input."""
+
+    def execute(self, tuple):
+        pass
+
+
+class Partial(Silent):
     fields = ("word", "n")
     streams = {"errors": ("why",)}
 
-    def execute(self, tuple):
-        pass
 
-
-class Keep(BatchBolt, Committer):
+class Keep(Silent, Committer):
     state = KeyedState("counts", key={"word": str}, value={"n": int})
 
-    def execute(self, tuple):
-        pass
 
-
-class Plain(BatchBolt):
+class Plain(Silent):
     """A batch bolt without tables, which is a committer only if it is added as one."""
 
     fields = ("x",)
 
-    def execute(self, tuple):
-        pass
 
-
-class Audit(BatchBolt):
+class Audit(Silent):
     def __init__(self):
         self.tables = [SinkTable("audit", {"who": str, "at": int}), KeyedState("single", {}, {"n": int})]
-
-    def execute(self, tuple):
-        pass
 
 
 def builder(topology="word-count", parallelism=None):

@@ -5,8 +5,9 @@ import json
 import cloudpickle
 import pytest
 from map_nets import Plain, Source, Sums, topology
+from topology_samples import Silent
 
-from txstorm import BatchBolt, KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder, explain
+from txstorm import KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder, explain
 from txstorm.api.external import MarkedMapBackend
 from txstorm.clients.sql import SqlAlchemyBackend
 from txstorm.errors import TopologyError
@@ -50,11 +51,8 @@ class Both(Sums):
     state = KeyedState("m", {"k": str}, {"n": int})
 
 
-class InTheMiddle(BatchBolt):
+class InTheMiddle(Silent):
     m = MapState("m", MemoryBackend())
-
-    def execute(self, tuple):
-        pass
 
 
 def test_faults_name_component_and_map():
@@ -102,11 +100,8 @@ def test_backends_with_marks_are_recognized(tmp_path):
     assert not isinstance(Plain(), MarkedMapBackend)
 
 
-class Mail(BatchBolt):
+class Mail(Silent):
     external = True
-
-    def execute(self, tuple):
-        pass
 
 
 def external(**options):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from runs import ended
 from spout_samples import CommitterSpout, OpaquePartitionedSpout, PartitionedSpout, Pass, PlainSpout, stored, storing
+from topology_samples import Silent
 
-from txstorm import NOT_READY, BatchBolt, Committer, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
+from txstorm import NOT_READY, Committer, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
 from txstorm.engine.port import Engine
 
 Factory = Callable[[], Engine]
@@ -180,7 +181,7 @@ def test_the_mark_passed_to_reached_is_unmodified(tmp_path):
         handle.stop()
 
 
-class SettingsChanger(BatchBolt, Committer):
+class SettingsChanger(Silent, Committer):
     """A bolt that checks its settings and its nested component configuration, then mutates both."""
 
     def prepare(self, context, collector, attempt):
@@ -188,9 +189,6 @@ class SettingsChanger(BatchBolt, Committer):
         assert found == [{"list": [1]}, 4_000_000], found
         context.settings["mine"]["list"].append(2)
         context.settings["cargo_bytes"] = 1
-
-    def execute(self, tuple):
-        pass
 
 
 class SettingsSpout(Ranges):

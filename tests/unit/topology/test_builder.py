@@ -2,9 +2,8 @@ import logging
 
 import pytest
 from runs import ended
-from topology_samples import Keep, Lines, Partial, Plain, Split, builder, rich, source_diagram, word_count
+from topology_samples import Keep, Lines, Partial, Plain, Silent, Split, builder, rich, source_diagram, word_count
 
-from txstorm.api.bolt import BatchBolt
 from txstorm.api.output import Grouping
 from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from txstorm.api.tuples import Fields
@@ -98,12 +97,9 @@ def test_custom_groupings_accept_their_arguments_in_both_orders(spelling):
 
 @pytest.mark.parametrize("spelling", ["direct_grouping", "directGrouping"])
 def test_direct_groupings_read_direct_streams(spelling):
-    class Direct(BatchBolt):
+    class Direct(Silent):
         def declare_output_fields(self, declarer):
             declarer.declare("x", direct=True)
-
-        def execute(self, tuple):
-            pass
 
     made = builder()
     made.set_bolt("d", Direct()).shuffle_grouping("lines")
@@ -118,12 +114,9 @@ def test_camel_case_builds_the_same_topology_and_overrides_declare_streams():
     made.setCommitterBolt("counts", Keep(), 2).fieldsGrouping("partial", ["word"])
     assert made.buildTopology().fingerprint() == word_count().fingerprint()
 
-    class Shouting(BatchBolt):
+    class Shouting(Silent):
         def declareOutputFields(self, declarer):
             declarer.declareStream("loud", ["word"])
-
-        def execute(self, tuple):
-            pass
 
     made = builder()
     made.set_bolt("shout", Shouting()).shuffle_grouping("lines")

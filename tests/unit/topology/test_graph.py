@@ -4,9 +4,9 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from topology_samples import Audit, Keep, Lines, Partial, Plain, Split, builder, rich, word_count
+from topology_samples import Audit, Keep, Lines, Partial, Plain, Silent, Split, builder, rich, word_count
 
-from txstorm import BatchBolt, Committer, KeyedState, SinkTable
+from txstorm import Committer, KeyedState, SinkTable
 from txstorm.errors import InputError, SettingError
 
 A = KeyedState("a", {"k": str}, {"v": int})
@@ -20,11 +20,8 @@ def committed(bolt, parallelism=1):
     return made.build_topology()
 
 
-class Base(BatchBolt, Committer):
+class Base(Silent, Committer):
     first = A
-
-    def execute(self, tuple):
-        pass
 
 
 class Derived(Base):
@@ -39,14 +36,11 @@ class Replaces(Base):
         self.first = B
 
 
-class Slim(BatchBolt, Committer):
+class Slim(Silent, Committer):
     __slots__ = ("table", "unset")
 
     def __init__(self):
         self.table = B
-
-    def execute(self, tuple):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,17 @@
 import json
 from datetime import timedelta
 
-from txstorm import BatchBolt, CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, explain
+from topology_samples import Silent
+
+from txstorm import CollectionState, Committer, KeyedState, TransactionalTopologyBuilder, explain
 from txstorm.spouts import MemoryTransactionalSpout
 
 DAY = timedelta(days=1)
 
 
-class Keep(BatchBolt, Committer):
+class Keep(Silent, Committer):
     def __init__(self, *states):
         self.states = states
-
-    def execute(self, tuple):
-        pass
 
 
 def built(*states, grouping=("user",), parallelism=2):

@@ -3,8 +3,9 @@
 import logging
 
 import pytest
+from topology_samples import Silent
 
-from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder
+from txstorm import BasicBolt, Committer, KeyedState, MapState, MemoryBackend, TransactionalTopologyBuilder
 from txstorm.errors import InputError
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
@@ -18,12 +19,9 @@ class Pass(BasicBolt):
         collector.emit(tuple["word"], len(tuple["word"]))
 
 
-class Keep(BatchBolt, Committer):
+class Keep(Silent, Committer):
     def __init__(self, table: KeyedState | MapState) -> None:
         self.table = table
-
-    def execute(self, tuple):
-        pass
 
 
 def made(split: int = 2, sums: int = 1) -> Topology:

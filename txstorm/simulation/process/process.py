@@ -148,7 +148,7 @@ class SimBooks(Books):
 
 
 class Process(Owner):
-    """A simulated process: a coordinator, or an operator's command; `name` is for the trace.
+    """A simulated process: a coordinator, or an operator's command.
 
     With `standby`, it waits for the lease while another one has it.
 
@@ -180,9 +180,6 @@ class Process(Owner):
         self.asked_since: dict[int, int] = {}
         self.code, self.drop = world.code, world.drop
         self.before = world.fences()
-
-    def __str__(self) -> str:
-        return self.name
 
     @property
     def taken_back(self) -> bool:
@@ -291,13 +288,9 @@ class Process(Owner):
         document = self.session.planning.document(self.session.currtx - 1)
         extents = [[0, 0]] * schedule.partitions if document is None else extents_of(document)
         store.ends, store.published = tuple(end for _, end in extents), self.session.currtx - 1
-        self.handle = RunHandle(topology, self.session, self.monitor, stopping)
+        self.handle = handle = RunHandle(topology, self.session, self.monitor, stopping)
         self.monitor.at_work = tuple  # the status, a write of the ledger, is the same however long work takes
-        self.handle.on_end(self._on_end)
-
-    def _on_end(self) -> None:
-        assert self.handle is not None
-        self.world.finished(self, self.handle.exception())
+        handle.on_end(lambda: self.world.finished(self, handle.exception()))
 
     def _opened(self, stored: Stored, after: int, recorded: Mapping[str, int]) -> SimTable:
         if self.place.has(stored.ref):
@@ -327,11 +320,6 @@ class Process(Owner):
             )
         for key in self.world.database.apply(TxidRecord(*attempt, "", txid_input.document, txid_input.stamp)):
             self.world.reads(self, "put", key)
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it is paused."""
-        return self.frozen > self.scheduler.picks
 
     @property
     def is_inactive(self) -> bool:

@@ -77,16 +77,25 @@ class Fiber(Task):
 
 
 class Owner:
-    """A process, as far as the scheduler knows it.
+    """A process, as far as the scheduler knows it; `name` is for the trace.
 
     Attributes:
         dead: whether it was killed: from then on its steps are refused.
         frozen: the pick before which none of its lanes runs.
     """
 
+    name: str
     scheduler: Scheduler
     dead = False
     frozen = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is paused."""
+        return self.frozen > self.scheduler.picks
 
 
 class Scheduler:

@@ -46,9 +46,6 @@ class TopologyProcess(Owner):
         self.session: Session | None = None
         self.holds: list[WorldLedger] = []
 
-    def __str__(self) -> str:
-        return self.name
-
     def run(self, *, standby: bool = False) -> None:
         """Open the topology, and start its driver; the process ends with the run."""
         history._durable.clear()  # noqa: SLF001 - a new process knows of nothing that an earlier one has synced
@@ -62,14 +59,10 @@ class TopologyProcess(Owner):
         except Exception as error:  # noqa: BLE001 - judged by the world
             world.finished(self, error)
             return
-        self.handle = RunHandle(topology, self.session, monitor, stopping)
+        self.handle = handle = RunHandle(topology, self.session, monitor, stopping)
         monitor.at_work = tuple  # the status, a write of the ledger, is the same however long work takes
-        self.handle.on_end(self._on_end)
-        self.handle.start()
-
-    def _on_end(self) -> None:
-        assert self.handle is not None
-        self.world.finished(self, self.handle.exception())
+        handle.on_end(lambda: self.world.finished(self, handle.exception()))
+        handle.start()
 
     def does(self, what: str, call: Callable[[], object]) -> None:
         """Make a call of a user on a lane of its own; the world judges its errors."""
@@ -91,11 +84,6 @@ class TopologyProcess(Owner):
             ask_run(books, "world", command, {}, Waiting(lanes=self.lanes))
 
         self.does(command, ask)
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether it is paused."""
-        return self.frozen > self.scheduler.picks
 
     def has_committed(self, extents: Sequence[int]) -> bool:
         """Return whether it has nothing in flight and has committed the source up to `extents`."""

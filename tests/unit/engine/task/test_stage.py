@@ -8,6 +8,7 @@ from pathlib import Path
 import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, processed, program
+from topology_samples import Silent
 
 from txstorm import BatchBolt, TransactionAttempt
 from txstorm.engine.arrow import rows_of_batch
@@ -198,9 +199,6 @@ def test_the_processing_phase_has_a_context_repeatable_random_numbers_and_no_sta
     assert "only committers have tables" in outcome.error.message
 
 
-class Asks(BatchBolt):
+class Asks(Silent):
     def prepare(self, context, collector, attempt):
         context.state("counts")
-
-    def execute(self, tuple):
-        pass

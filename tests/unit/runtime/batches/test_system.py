@@ -5,8 +5,9 @@ import threading
 from typing import Any
 
 import pytest
+from topology_samples import Silent
 
-from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder
+from txstorm import Committer, TransactionalTopologyBuilder
 from txstorm.engine.program import program_of
 from txstorm.plan.stages import compile_plan
 from txstorm.runtime.batches.system import Pins, SystemTransactions
@@ -86,13 +87,10 @@ def test_the_end_of_input_follows_the_last_data(world):
     assert world.kinds == {4: "end"}
 
 
-class Pinning(BatchBolt, Committer):
+class Pinning(Silent, Committer):
     """Pins what `answers` gives for the topology."""
 
     answers: dict[str, Any] = {}
-
-    def execute(self, tuple: Any) -> None:
-        pass
 
     def pin(self, context: Any, previous: Any) -> Any:
         return self.answers[context.topology](context, previous)

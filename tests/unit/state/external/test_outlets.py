@@ -7,8 +7,9 @@ import cloudpickle
 import pytest
 from outlet_nets import MemoryWriter, Send, Target, topology
 from runs import ended
+from topology_samples import Silent
 
-from txstorm import BatchBolt, Outlet, OutletWriter, TransactionalTopologyBuilder, explain, open_ledger, run
+from txstorm import Outlet, OutletWriter, TransactionalTopologyBuilder, explain, open_ledger, run
 from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
 from txstorm.operations.repair import abandon
@@ -173,11 +174,8 @@ def test_faults_are_found_when_the_topology_is_built():
     )
     builder.set_bolt("keep", DeltaSink("words", {"n": int})).global_grouping("source")
 
-    class InTheMiddle(BatchBolt):
+    class InTheMiddle(Silent):
         outlet = Outlet("middle", {"n": int}, MemoryWriter(Target()))
-
-        def execute(self, tuple):
-            pass
 
     builder.set_bolt("middle", InTheMiddle()).global_grouping("source")
     with pytest.raises(TopologyError) as refused:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from maps.map_nets import Plain
 
 from txstorm import MapBackend, MapMark, MapRow, MemoryBackend, SqlAlchemyBackend
 from txstorm.testing import CheckFailed, check_state
@@ -21,19 +22,6 @@ def named(kind: Callable[[], MapBackend]) -> Callable[[str], MapBackend]:
     """Return a factory that opens the in-memory map of a given name, always the same one."""
     stores: defaultdict[str, MapBackend] = defaultdict(kind)
     return stores.__getitem__
-
-
-class Plain:
-    """A minimal correct store, with only the two required methods."""
-
-    def __init__(self) -> None:
-        self.inner = MemoryBackend()
-
-    def multi_get(self, keys):
-        return self.inner.multi_get(keys)
-
-    def multi_put(self, rows):
-        self.inner.multi_put(rows)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
