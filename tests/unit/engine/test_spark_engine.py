@@ -12,8 +12,7 @@ from typing import Any
 import engine_samples as samples
 import pytest
 from engine_samples import chain, pack, program
-from runs import ended
-from short_runs import CountWords, counting
+from runs import CountWords, counting, ended
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.api.context import WorkProgress

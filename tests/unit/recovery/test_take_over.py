@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import ended
-from short_runs import counting
+from runs import counting, ended
 
 from txstorm import open_ledger, rewind
 from txstorm.books.books import Books

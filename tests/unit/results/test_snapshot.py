@@ -4,8 +4,7 @@ import json
 import threading
 
 import pytest
-from runs import ended
-from short_runs import CountWords, counting
+from runs import CountWords, counting, ended
 
 import txstorm
 from txstorm import KeyedState, run

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from every_type import KINDS, ROW, WIDE, put, wide
 from keyed_cases import SECOND, committed, opened
+from runs import counting
 from seeded import seeded
-from short_runs import counting
 from store_cases import commit, open_store
 
 from txstorm import run

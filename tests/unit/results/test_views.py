@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from runs import ended
-from short_runs import CountWords, counting
+from runs import CountWords, counting, ended
 
 from txstorm.books.books import Books
 from txstorm.books.data_directory import check_readable

@@ -5,8 +5,7 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from runs import ended
-from short_runs import counting
+from runs import counting, ended
 
 from txstorm import faults, run
 from txstorm.clients.delta.handle import DeltaHandle

@@ -9,12 +9,13 @@ import threading
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import table_steps
-from spark_cases import open_spark_store
-from store_cases import INCARNATION, TOPOLOGY, commit, intent_of, open_store, record
+from store_cases import COUNTS, INCARNATION, OUT, TOPOLOGY, TOTALS, commit, intent_of, open_store, record
 from wide_cases import WIDE, wide_rows
 
 from txstorm.clients.delta import entry as delta_entry
@@ -25,9 +26,22 @@ from txstorm.clients.delta.log import ARCHIVE, LOG
 from txstorm.clients.delta.spark_delta import SparkDelta
 from txstorm.clients.delta.writer_lock import is_shared
 from txstorm.errors import ConflictError, FencedError, InputError, TableCorrupt
+from txstorm.state.store import StateStore
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
+
+SPARK_COUNTS, SPARK_OUT = replace(COUNTS, writer="spark"), replace(OUT, writer="spark")
+
+
+def open_spark_store(data_dir: Path, delta: SparkDelta, **changes: Any) -> StateStore:
+    arguments: dict[str, Any] = {
+        "states": {"count": [SPARK_COUNTS, TOTALS]},
+        "sinks": {"count": [SPARK_OUT]},
+        "spark": SparkWriter(delta),
+    }
+    return open_store(data_dir, **{**arguments, **changes})
+
 
 pytestmark = pytest.mark.spark
 OWNER = TopologyIdentity(TOPOLOGY, INCARNATION)
