@@ -100,10 +100,11 @@ def test_a_wrong_argument_is_refused_at_the_call_and_a_wrong_declaration_when_th
         call()
 
 
-def test_a_side_that_follows_a_full_join_can_never_report_a_position() -> None:
+@pytest.mark.parametrize("how", ["right", "full"])
+def test_a_side_that_follows_a_right_or_full_join_can_never_report_a_position(how: str) -> None:
     """U8: unmatched right rows have no left time, and may come at any time."""
     builder = TransactionalTopologyBuilder("t", "feed", FeedSpout({"l": FIELDS, "r": FIELDS, "x": FIELDS}))
-    first = IntervalJoin(side(), side("r"), before=TEN, how="full", select=["l:key", "l:ts"])
+    first = IntervalJoin(side(), side("r"), before=TEN, how=how, select=["l:key", "l:ts"])
     builder.set_bolt("first", first).fields_grouping("feed", "l", ["key"]).fields_grouping("feed", "r", ["key"])
     second = IntervalJoin(side("x"), Side("first", key="key", time="ts"), before=TEN)
     builder.set_bolt("second", second).fields_grouping("feed", "x", ["key"]).fields_grouping("first", ["key"])

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from window_bolts import Emitting
+from window_bolts import Emitting, Numbers
 
-from txstorm import Count, Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm import Count, Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import TopologyFailed, TxstormError
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import StateView
@@ -132,18 +132,6 @@ def test_a_bad_tuple_ends_the_run_and_nothing_else_is_lost(name: str, tasks: int
         handle.awaitTermination(120)
     assert sorted("".join(row["id"] for row in read_sink(tmp_path, "out").to_pylist())) == ["a", "b", "d"]
     assert read_letters(tmp_path).num_rows == 1
-
-
-class Numbers(StatefulBolt):
-    """Counts tuples per id."""
-
-    fields = ("id",)
-
-    def init_state(self, state: Any) -> None:
-        self.state = state
-
-    def execute(self, tuple: Any) -> None:
-        self.state.put(tuple["id"], self.state.get(tuple["id"], 0) + 1)
 
 
 class WritesWhileIterating(Numbers):

@@ -1,6 +1,7 @@
 """Benchmark suite: alternating runs of txstorm and its peers, exactness checks, verdicts on figures, and reports.
 
-Peers that require an installation are not tested here."""
+Peers that require an installation are not tested here. Of the whole command it is tested that it runs the requested parts.
+"""
 
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,15 +20,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from servers.running import Kafka
 
 from benchmarks import processes
 from benchmarks.__main__ import main
-from benchmarks.machine import Spread
+from benchmarks.machine import Spread, drift, percentile
 from benchmarks.peers.loop import work
 from benchmarks.suite.comparisons import COMPARISONS, Comparison, Entry
-from benchmarks.suite.exact import COUNTS, TEXT, Inexact, check
+from benchmarks.suite.exact import COUNTS, TEXT, Inexact, check, leave
 from benchmarks.suite.figures import FIGURES, judge, totals
 from benchmarks.suite.job import LOAD, Job, Outcome
+from benchmarks.suite.kafka import PARTITIONS, fill
 from benchmarks.suite.long import kind_of, memory, written
 from benchmarks.suite.peers import PEERS, NotInstalled, Peer, peers_on
 from benchmarks.suite.recovery import coordinator, killed_driver
@@ -35,7 +39,7 @@ from benchmarks.suite.results import Results, Setting
 from benchmarks.suite.rounds import run_comparisons, steady
 from benchmarks.suite.run import SOURCES, chosen, failed, names
 from benchmarks.suite.sides import ROOT, Side, SideFailed, call
-from benchmarks.words import ranks_of, spread_ranks, words
+from benchmarks.words import VOCABULARY, message_ranks, ranks_of, spread_ranks, vocabulary, words
 
 LOCAL = replace(peers_on("local")["txstorm"], warm_up=Job("words", 10, 3))
 
@@ -340,3 +344,59 @@ def test_bytes_are_counted_by_kind(tmp_path: Path):
     assert result["changed"] > 16 * 300 * 12
     paths = ["t/_delta_log/1.json", "t/_delta_log/1.checkpoint.parquet", "t/part.parquet", "ledger.db-wal", "i/x.mdb"]
     assert [kind_of(path) for path in paths] == ["log", "checkpoints", "data", "ledger", "index"]
+
+
+def test_the_requested_parts_are_run_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["--quick", "--engine", "local", "--rounds", "1", "--out", str(tmp_path)]
+    assert main([*arguments, "pipelining-packed", "--only", "long"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 and 4 transactions of 1,000 words in flight, with packing" in shown
+    assert re.search(r"^pipelining-packed [\d.]+\S* ≥2.5× not in quick$", shown, re.MULTILINE)  # shown, but not judged
+    assert "without packing" not in shown
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    measured = {(one["comparison"], one["entry"]) for one in records if one["record"] == "run"}
+    assert measured == {("pipelining-packed", f"txstorm, pending {pending}") for pending in (1, 4)}
+    assert "memory-growth" in {one["name"] for one in records if one["record"] == "value"}
+    assert "| memory-growth |" in (tmp_path / "results.md").read_text()
+
+
+def test_words_depend_only_on_the_txid():
+    job = Job("words", 1000, 8, loaded=False)
+    whole = job.words(7).to_pylist()
+    assert [word for part in (range(0, 400), range(400, 1000)) for word in job.words(7, part).to_pylist()] == whole
+    assert job.words(8).to_pylist() != whole
+    assert len(set(vocabulary().to_pylist())) == VOCABULARY
+
+
+def test_spreads_and_percentiles():
+    assert format(Spread.of([3.0, 1.0, 2.0]), ".1f") == "2.0 (1.0–3.0)"
+    assert percentile(range(1, 101), 0.99) == 100
+    assert percentile(range(1, 101), 0.5) == 51
+    assert drift(10.0, 12.0) == pytest.approx(0.2)
+    assert drift(12.0, 10.0) == pytest.approx(0.2)
+
+
+@pytest.mark.integration
+def test_kafka_comparisons_are_exact(kafka_broker: Kafka, tmp_path: Path):
+    topic = kafka_broker.make_topic(partitions=PARTITIONS)
+    source = {"bootstrap": kafka_broker.bootstrap, "topic": topic, "partitions": PARTITIONS}
+    [offered] = [one for one in COMPARISONS if one.name == "kafka-1000"]
+    entries = [replace(one, quick=(4, 1)) for one in offered.entries if one.peer != "kafka-merge"]
+    job = replace(offered.job, tuples=800)
+    small = replace(offered, job=job, entries=entries, source=lambda _: nullcontext(source))
+    fill(kafka_broker.bootstrap, topic, small.messages(quick=True))
+    results = Results()
+    run_comparisons([small], Setting(1, True, print, results, tmp_path, "local", peers_on("local")))
+    for entry in entries:
+        [outcome] = results.of(small.name, entry.name)
+        assert outcome.tuples == 800 * outcome.txids > 0
+        assert sum(outcome.more["ends"].values()) == 5 * 800
+
+
+def test_counts_from_kafka_are_checked_up_to_the_end_offsets(tmp_path: Path):
+    job = Job("kafka", 10, 1, loaded=False, directory=str(tmp_path))
+    words = [vocabulary()[rank].as_py() for part in (0, 3) for rank in message_ranks(part, 0, 20).tolist()]
+    leave(job, pa.table({"word": sorted({*words}), "n": [words.count(word) for word in sorted({*words})]}))
+    check("loop", job, Outcome(1.0, 1.0, 1, 10, more={"ends": {"0": 20, "3": 20}}))
+    with pytest.raises(Inexact, match=r"loop, kafka of 1 .*: 1 counts are wrong"):
+        check("loop", job, Outcome(1.0, 1.0, 1, 10, more={"ends": {"0": 20, "3": 21}}))

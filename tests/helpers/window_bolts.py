@@ -1,9 +1,9 @@
-"""Windowed bolts whose work is one expression."""
+"""Windowed and stateful bolts whose work is one expression."""
 
 from collections.abc import Callable
 from typing import Any
 
-from txstorm import WindowedBolt
+from txstorm import StatefulBolt, WindowedBolt
 
 
 class Emitting(WindowedBolt):
@@ -18,3 +18,15 @@ class Emitting(WindowedBolt):
 
     def execute(self, window: Any) -> None:
         self.collector.emit(*self.row_of(window))
+
+
+class Numbers(StatefulBolt):
+    """Counts tuples per id."""
+
+    fields = ("id",)
+
+    def init_state(self, state: Any) -> None:
+        self.state = state
+
+    def execute(self, tuple: Any) -> None:
+        self.state.put(tuple["id"], self.state.get(tuple["id"], 0) + 1)

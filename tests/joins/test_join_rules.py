@@ -7,9 +7,8 @@ from fed import fed_bolt
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
 from txstorm import BasicBolt, Duration, rewind
-from txstorm.errors import InputError, TopologyFailed
+from txstorm.errors import TopologyFailed
 from txstorm.joins import IntervalJoin, Side
-from txstorm.testing import FeedSpout
 
 # Steps are left rows, right rows, and what is expected: results/unmatched left/unmatched right/pending/buffered.
 RELEASE = {
@@ -407,18 +406,6 @@ def test_late_rows_and_stragglers_are_counted(left, right, expected, tmp_path, c
         running.commit(feed(running, left, right))
     shown = command.json("join", tmp_path / "data", "join")
     assert {name: shown[name] for name in expected} == expected
-
-
-def test_a_right_or_full_join_is_no_right_side():
-    for how in ("right", "full"):
-        left, right = (Side("feed", name, key="key", time="ts") for name in "lr")
-        first = IntervalJoin(left, right, before=Duration(10), how=how, select=["l:id", "l:key", "l:ts"])
-        builder = fed_bolt("first", first, "lr", ["key"], spout=FeedSpout(dict.fromkeys("lrs", FIELDS)))
-        sides = (Side("feed", "s", key="key", time="ts"), Side("first", key="key", time="ts"))
-        declarer = builder.set_bolt("join", IntervalJoin(*sides, before=Duration(1)))
-        declarer.fields_grouping("feed", "s", ["key"]).fields_grouping("first", ["key"])
-        with pytest.raises(InputError, match="can never report a position"):
-            builder.build_topology()
 
 
 ANNOUNCED = {"partition": "part", "partitions": ["r0", "r1"]}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fed import fed_bolt
 from runs import ended
-from window_bolts import Emitting
+from window_bolts import Emitting, Numbers
 from window_cases import Report, at, driver
 from window_cases import topology as fed
 
-from txstorm import Duration, StatefulBolt, TransactionalTopologyBuilder, WindowAggregate, run
+from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import InputError, StateError
 from txstorm.operations.lifecycle import rebalance
 from txstorm.results.read import rows_json
@@ -26,16 +26,6 @@ from txstorm.topology.rebalance import rebalanced
 
 ROWS = [("a", 1), ("b", 8), ("a", 12), ("b", 25), ("c", 33), ("a", 47), ("b", 48), ("c", 71)]
 TEN, TWENTY = Duration.seconds(10), Duration.seconds(20)
-
-
-class Numbers(StatefulBolt):
-    """Counts tuples per id."""
-
-    def init_state(self, state: Any) -> None:
-        self.state = state
-
-    def execute(self, tuple: Any) -> None:
-        self.state.put(tuple["id"], self.state.get(tuple["id"], 0) + 1)
 
 
 def topology(bolt: Any, tasks: int = 2, group: str = "id", **settings: Any) -> Topology:

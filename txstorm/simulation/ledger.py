@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.errors import FencedError, HeldError, TxstormError
 from txstorm.ledger.port import Entry, Op, name_order, outcome
-from txstorm.simulation.schedule import CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+from txstorm.simulation.schedule import FAILED, LOST
 
 if TYPE_CHECKING:
     from txstorm.simulation.process.process import Process
@@ -137,10 +137,7 @@ class SimLedger:
         with self._world.judging():
             self._world.judge.before_ledger(self._process, changed, durable=durable)
         self._entries.commit(changed, durable=durable)
-        if kind == CRASH_AFTER:
-            self._process.dies()
-        if kind == PAUSE_AFTER:
-            self._world.pause(self._process)
+        self._process.has_written(kind)
         if kind == LOST:
             raise self._process.injected(Injected("the ledger's answer is lost"))
 

@@ -199,27 +199,14 @@ def _smaller(schedule: Schedule | Setting) -> Iterator[Schedule | Setting]:
         yield from (replace(schedule, turns=turns) for turns in range(1, schedule.turns))
         yield from ([replace(schedule, flaky=0)] if schedule.flaky else [])
         return
-    for name, least in (
-        ("turns", 0),
-        ("tables", 1),
-        ("partitions", 1),
-        ("depth", 1),
-        ("group", 1),
-        ("trouble", 0),
-        ("flaky", 0),
-    ):
-        value = getattr(schedule, name)
+    for name in ("turns", "tables", "partitions", "depth", "group", "trouble", "flaky"):
+        least, value = int(name in ("tables", "partitions", "depth", "group")), getattr(schedule, name)
         for smaller in dict.fromkeys((least, (least + value) // 2, value - 1)):
             if least <= smaller < value:
                 yield replace(schedule, **{name: smaller})
-    if schedule.opaque:
-        yield replace(schedule, opaque=False)
-    if schedule.external:
-        yield replace(schedule, external=False)
-    if schedule.spark:
-        yield replace(schedule, spark=False)
-    if not schedule.polls:
-        yield replace(schedule, polls=True)
+    for name, simple in {"opaque": False, "external": False, "spark": False, "polls": True}.items():
+        if getattr(schedule, name) is not simple:
+            yield replace(schedule, **{name: simple})  # type: ignore[arg-type]
 
 
 def story(found: Found) -> str:

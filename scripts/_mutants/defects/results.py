@@ -78,7 +78,7 @@ MUTANTS = (
         "recent_in_sink",
         "last - txids + 1",
         "last - txids",
-        "tests/joins/test_recent_results.py",
+        "tests/joins/test_deduplicator.py",
     ),
     Mutant(
         "a_right_row_at_the_bound_is_outside",

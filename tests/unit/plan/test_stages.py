@@ -2,8 +2,7 @@ import random
 
 import cloudpickle
 import pytest
-from plan_samples import Batch, Each, branches, builder, word_count
-from topology_samples import source_diagram
+from plan_samples import Batch, Each, branches, builder
 
 from txstorm.errors import InputError
 from txstorm.plan.stages import Edge, Stage, compile_plan
@@ -17,23 +16,6 @@ def chain(*steps, spout=1):
         getattr(made.set_bolt(f"b{i}", Each(), parallelism), f"{grouping}_grouping")(before)
         before = f"b{i}"
     return compile_plan(made.build_topology())
-
-
-def test_the_word_count_topology_and_committers_in_the_middle_of_the_graph():
-    plan = compile_plan(word_count())
-    assert plan.stages == (Stage(0, 2, ("s",)), Stage(1, 2, ("split", "partial")))
-    assert plan.commit == ("counts",)
-    found = [(edge.source, edge.target, edge.local, edge.boundary) for edge in plan.edges]
-    assert found == [
-        ("s", "split", False, False),
-        ("split", "partial", True, False),
-        ("partial", "counts", False, True),
-    ]
-    plan = compile_plan(source_diagram())
-    assert plan.stages == (Stage(0, 1, ("A",)),)
-    assert plan.commit == ("B", "C", "D")
-    assert [edge.boundary for edge in plan.edges] == [True, True, False, False]
-    assert not any(edge.local for edge in plan.edges)
 
 
 def test_edges_are_numbered_by_target_then_input_and_local_ones_across_stages_not_fused():

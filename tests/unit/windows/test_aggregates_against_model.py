@@ -8,6 +8,7 @@ import os
 import random
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from aggregate_model import INF, AggregateModel, AggregateRules
@@ -138,15 +139,16 @@ def test_many_random_schedules_emit_and_keep_what_the_model_says(tmp_path):
     run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 10 * SCHEDULES), tmp_path)
 
 
+def streams(rules, rows):
+    return {
+        f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
+    }
+
+
 def run_schedule(seed, directory):
     rng = random.Random(seed)
     rules = some_rules(rng)
     model, kept, without = AggregateModel(rules), {}, 0
-
-    def streams(rows):
-        return {
-            f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
-        }
 
     def rescaled():
         return topology_of(rules, seed, rng.choice([1, 2, 3]))
@@ -154,7 +156,7 @@ def run_schedule(seed, directory):
     topology = rescaled()
     has_late = "late" in topology.component("w").streams
     with TopologyTestDriver(topology, data_dir=directory, clock=ManualClock(time(-100))) as driver:
-        fed = FedSchedule(driver, rng, streams, number=4, id=2, rescaled=rescaled)
+        fed = FedSchedule(driver, rng, partial(streams, rules), number=4, id=2, rescaled=rescaled)
         for stamp, rows, end in schedule(rng, rules):
             txid, rows = fed.commit(stamp, rows, end=end)
             late, old, new = model.transaction(txid, stamp, rows, end)
@@ -220,11 +222,6 @@ def run_limited(seed, directory):
     def rescaled():
         return topology_of(rules, seed, rng.choice([1, 2, 3]), rng.choice([1, 7, "none"]))
 
-    def streams(rows):
-        return {
-            f"s{i}": [(key, time(t), id, value) for key, t, id, value, n in rows if n == i] for i in range(rules.inputs)
-        }
-
     def commit(rows, end):
         txid, rows = fed.commit(stamp, rows, end=end)
         got.extend(sorted(results_in(driver, txid), key=lambda row: (row[2], row[0])))
@@ -235,7 +232,7 @@ def run_limited(seed, directory):
 
     model, expected, got = AggregateModel(rules), [], []
     with TopologyTestDriver(rescaled(), data_dir=directory, clock=ManualClock(time(-100))) as driver:
-        fed = FedSchedule(driver, rng, streams, number=4, id=2, rescaled=rescaled)
+        fed = FedSchedule(driver, rng, partial(streams, rules), number=4, id=2, rescaled=rescaled)
         for stamp, rows, end in schedule(rng, rules):
             txid, rows = commit(rows, end)
             expected += model.transaction(txid, stamp, rows, end)[2]

@@ -12,7 +12,7 @@ from txstorm.clients.delta.entry import Commit, DataFile, LogEntry
 from txstorm.errors import ConflictError, TableCorrupt
 from txstorm.simulation.expected import Violation
 from txstorm.simulation.judge import THEIRS
-from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST, PAUSE_AFTER
+from txstorm.simulation.schedule import CONFLICT, CRASH_AFTER, FAILED, LOST
 from txstorm.storage.tables.directory import TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, IntentTable, Staged
@@ -199,10 +199,7 @@ class SimLog:
         with self._world.judging():
             self._world.judge.before_table(self._process, self._stored, commit)
         self._stored.append(commit)
-        if kind == CRASH_AFTER:
-            self._process.dies()
-        if kind == PAUSE_AFTER:
-            self._world.pause(self._process)
+        self._process.has_written(kind)
         if kind == LOST:
             raise self._process.refused(TableCorrupt("the table's answer is lost"))
 
@@ -324,10 +321,7 @@ class SimPlace(TableDirectory):
         stored.properties = owner.properties()
         info = {**owner.info(), "kind": CREATED, "last": txid}
         stored.append(Commit({ref.txid_app(owner): txid, owner.epoch_app: 0, owner.since_app: txid}, info))
-        if kind == CRASH_AFTER:
-            self._process.dies()
-        if kind == PAUSE_AFTER:
-            self._world.pause(self._process)
+        self._process.has_written(kind)
         if kind == LOST:
             raise TableCorrupt("the answer to the creation is lost")
         self.secure_names(owner, ref)

@@ -208,6 +208,13 @@ class Process(Owner):
         self.world.killed(self)
         raise AssertionError
 
+    def has_written(self, fault: str | None) -> None:
+        """Die or pause after a write, if that is the fault."""
+        if fault == kinds.CRASH_AFTER:
+            self.dies()
+        if fault == kinds.PAUSE_AFTER:
+            self.world.pause(self)
+
     def injected(self, error: E) -> E:
         """Mark `error` as simulated and return it: a process that ends with it is not a violation."""
         self.struck = True
