@@ -1,7 +1,7 @@
 """Storm's guarantees about bolts and phases, by observable results on both engines (storm.md, items 32 to 48).
 
-Storm's own test-transactional-topology (storm.md, item 80) as a complete run, on both engines.
-The transcript `storm_transactional_topology` lists its steps; these tests compare the committed values with it.
+Storm's own tests and worked examples are replayed on the test driver (the files name the items), and its
+test-transactional-topology (item 80) as a complete run, whose committed values are those of the transcript.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import storm_topologies as storm
 from runs import ended
 from storm_topologies import transactional_topology
 from storm_world import Keep, OfWorld, PlainLog, Watch, WatchEach, World, fail_on, finished, lines_by_txid
@@ -21,6 +22,7 @@ from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import TopologyFailed
 from txstorm.results.read import read_sink, read_state
+from txstorm.testing import run_transcript
 from txstorm.testing.transcript import Step, Transcript
 
 Factory = Callable[[], Engine]
@@ -236,3 +238,20 @@ def test_item_80_test_transactional_topology(world: World, make_engine: Callable
     empty = Counter({("global", "", 0): 1, ("gcommit", "", 0): 1})
     assert found == {**committed_values(steps), 5: empty, 6: empty}
     assert [txid for _, txid in world.notes("finished")] == [1, 2, 2, 3, 4, 5, 6]
+
+
+TRANSCRIPT_FILES = Path(__file__).parents[1] / "golden"
+TRANSCRIPTS = {
+    "storm_transactional_topology": storm.transactional_topology,  # item 80
+    "storm_opaque_transactional_topology": storm.opaque_topology,  # item 54
+    "storm_transactional_topology_restart": storm.restart_topology,  # item 62
+    "storm_source_document": storm.source_document,  # item 77
+    "storm_stale_failure": storm.stale_failure,  # item 81
+    "storm_late_commit": storm.late_commit,  # item 82
+    "storm_no_phantom_batch": storm.no_phantom_batch,  # item 83
+}
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_transcript(name: str) -> None:
+    run_transcript(TRANSCRIPT_FILES / f"{name}.json", TRANSCRIPTS[name]())

@@ -75,7 +75,7 @@ sync_file(path)
         "DeltaHandle.still_has",
         "self._own is None or self._own[0] != version or has_inode(entry, self._own[1])",
         "True",
-        "tests/unit/storage/tables/test_replaced_entries.py",
+        "tests/unit/storage/tables/test_altered_tables.py",
     ),
     Mutant(
         "young_entries_are_archived",

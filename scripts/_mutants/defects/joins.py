@@ -191,14 +191,14 @@ self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows
         "first_at_or_after",
         "time < wanted",
         "time <= wanted",
-        "tests/unit/joins/test_offsets.py",
+        "tests/unit/joins/test_data_delay.py",
     ),
     Mutant(
         "times_of_numpy_are_no_times",
         "_is_time",
         "isinstance(value, Real)",
         "isinstance(value, int | float)",
-        "tests/unit/joins/test_offsets.py",
+        "tests/unit/joins/test_data_delay.py",
     ),
     Mutant(
         "null_keys_match_in_a_look_up",

@@ -57,14 +57,14 @@ MUTANTS = (
         "check_not_ahead",
         "newest > known",
         "newest[1] > known[1]",
-        "tests/unit/results/test_freshness.py",
+        "tests/unit/results/test_views.py",
     ),
     Mutant(
         "tables_of_an_earlier_timeline_are_current",
         "check_not_behind",
         "(table.owner.timeline, found) < (owner.timeline, expected)",
         "found < expected",
-        "tests/unit/results/test_freshness.py",
+        "tests/unit/results/test_views.py",
     ),
     Mutant(
         "components_that_were_dropped_have_positions",

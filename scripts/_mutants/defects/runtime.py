@@ -135,21 +135,21 @@ if replay and self.is_fixed(txid):
     self._plan(txid, self.metas[txid].document)
     return True
 """,
-        "tests/joins/test_store_join_topologies.py::test_a_report_is_pinned_so_a_replay_has_the_same_one",
+        "tests/joins/test_store_joins.py::test_a_report_is_pinned_so_a_replay_has_the_same_one",
     ),
     Mutant(
         "jobs_begin_beyond_the_limit_of_bytes",
         "PackQueue.submit",
         "not self._full()",
         "True",
-        "tests/unit/runtime/batches/test_packs.py",
+        "tests/unit/runtime/batches/test_planning.py",
     ),
     Mutant(
         "finished_jobs_are_in_a_reference_cycle",
         "PackQueue._submit_one",
         "lambda _: self._report(number)",
         "lambda _: self._report(job.number)",
-        "tests/unit/runtime/batches/test_packs.py",
+        "tests/unit/runtime/batches/test_planning.py",
     ),
     Mutant(
         "upkeep_begins_with_the_run",

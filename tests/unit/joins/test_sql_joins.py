@@ -1,4 +1,4 @@
-"""Keys of joins in SQL: equal by value and type; `test_join_bolt_sql.py` checks pairs and chains against DuckDB."""
+"""Keys of joins in SQL: equal by value and type; `test_join_bolt.py` checks pairs and chains against DuckDB."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
