@@ -1,4 +1,4 @@
-"""Two sources on both engines: caps, one that lags or pauses, facts fixed at planning, and interval joins of them."""
+"""Two sources on both engines: caps, one that lags or pauses, facts fixed at planning, and joins of them."""
 
 import json
 import time
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.store_runs import compare, topology_of, write_lines
 from runs import ended
 
 from txstorm import BatchBolt, Committer, CompositeSpout, Duration, SinkTable, Topology, TransactionalTopologyBuilder
 from txstorm.bolts import Map
 from txstorm.errors import FailedException
-from txstorm.joins import IntervalJoin, Side
+from txstorm.joins import IntervalJoin, MemoryStore, Side
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
@@ -224,3 +225,23 @@ def test_a_paused_right_side_holds_back_for_its_grace_and_no_longer(make_engine:
     found = [(row["left_id"], row["right_id"]) for row in handle.sink("default").to_pylist()]
     pending = [row["id"] for row in handle.state("join-left").to_pylist()]
     assert (found, pending) == (([], ["l0", "l1"]) if grace is None else ([("l0", "r0"), ("l1", None)], []))
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    return write_lines(tmp_path_factory.mktemp("lines"))
+
+
+def check(engine, lines, data_dir):
+    compare(ended(topology_of(lines[0], MemoryStore()), data_dir, engine, end_of_input=True), lines)
+
+
+def test_in_process(make_engine, lines, tmp_path):
+    """A9, A12, A13, A16, A20: every pair within bounds, every other left row once."""
+    check(make_engine(), lines, tmp_path)
+
+
+@pytest.mark.spark
+def test_on_spark(spark, lines, tmp_path):
+    """A13: the same in a run that finds its Spark session itself."""
+    check("spark", lines, tmp_path)

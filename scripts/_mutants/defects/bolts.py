@@ -10,7 +10,7 @@ MUTANTS = (
         "_is_loose",
         "pa.types.is_floating(kind)",
         "False",
-        "tests/unit/bolts/test_bolts_aggregate.py",
+        "tests/unit/bolts/test_bolts_count_and_sum.py",
     ),
     Mutant(
         "a_branch_fails_for_rows_that_do_not_need_it",

@@ -377,7 +377,7 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "Units.adopt",
         "self._plan.owner(unit) == self._task",
         "True",
-        "tests/unit/windows/test_units.py",
+        "tests/unit/windows/test_event_time.py",
     ),
     Mutant(
         "tuples_of_a_stamp_fall_behind_an_end_that_has_fired",

@@ -1,4 +1,4 @@
-"""Timestamps out of columns, and what holds a watermark back."""
+"""Timestamps out of columns, what holds a watermark back, and units of a task that takes over queued keys."""
 
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -20,7 +20,9 @@ from txstorm.windows.rules.event_time import (
     times_of_column,
     times_of_values,
 )
+from txstorm.windows.rules.firing import Moment
 from txstorm.windows.rules.forms import Count, sliding
+from txstorm.windows.units import FIRE, Stores, Units, queue_name
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 MICROS = (MOMENT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -99,3 +101,28 @@ def test_frontiers_take_the_place_of_timestamps_and_idle_inputs_are_left_out_at_
     after = rule.after(after, {}, 110)
     assert after.watermark == 3
     assert rule.next_idle(after, 110) is None
+
+
+class Queue:
+    """Stands in for the collection of queues: name → (order, key)."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def scan(self, name):
+        return sorted(self.rows.get(name, []))
+
+    def append_many(self, rows):
+        for name, at, key in rows:
+            self.rows.setdefault(name, []).append((at, key))
+
+    def evict_before(self, place, name):
+        self.rows[name] = [row for row in self.rows[name] if row[0] >= place]
+
+
+@pytest.mark.parametrize(("task", "expected"), [(0, [(5, "a"), (9, "a")]), (1, [(7, "b")])])
+def test_each_queued_key_goes_to_its_new_task_only(task, expected):
+    queue = Queue({queue_name(FIRE, 0, 1): [(5, "a"), (7, "b"), (9, "a")]})
+    plan = SimpleNamespace(form=None, parallelism=2, owner={"a": 0, "b": 1}.__getitem__)
+    Units(plan, task, Moment(1, None, None), 0, Stores(None, None, queue)).adopt(1)
+    assert queue.rows[queue_name(FIRE, task, 2)] == expected

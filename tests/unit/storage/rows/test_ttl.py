@@ -1,19 +1,23 @@
-"""Time to live: keys expire by the stamps of transactions, not by the clock, for committers and for readers."""
+"""Time to live by the stamps of transactions, not by the clock, and range tombstones among change rows."""
 
 from datetime import timedelta
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from handle_cases import Bench
 from index_cases import stores
 from keyed_cases import SECOND, TTL, committed, opened, read
+from seeded import seeded
 from store_cases import open_store
 
-from txstorm.api.state import KeyedState
+from txstorm.api.state import CollectionState, KeyedState
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
 from txstorm.results.read import read_changes, read_state
 from txstorm.state.index.index import Bounds, StateIndex
+from txstorm.storage.rows.eviction import NO_BOUND, Tombstones, bisected, limit_of, remaining, row_codes, split_changes
+from txstorm.storage.rows.schema import COUNT_BITS, changes_schema
 from txstorm.storage.rows.ttl import moment
 
 COUNTS = KeyedState("counts", key={"word": str}, value={"n": int}, ttl=TTL)
@@ -133,3 +137,67 @@ def test_a_time_to_live_other_than_the_tables_is_rejected(tmp_path, ttl):
 
 def opened_with(data_dir, state, **arguments):
     return open_store(data_dir, states={"count": [state]}, sinks={}, **{"create": True, **arguments})
+
+
+STATE = CollectionState("events", key={"user": str, "shop": int}, order={"at": int}, value={"n": int})
+KEYS = ["user", "shop", "at", "_seq"]
+
+
+@pytest.fixture
+def draw():
+    return seeded()
+
+
+def change(key, at, txid, op="u", count=0):
+    seq = -1 if op in "ea" else (txid << COUNT_BITS) + count
+    row = {"user": key[0], "shop": key[1], "at": at, "_seq": seq, "n": None, "_txid": txid, "_prev": None, "_op": op}
+    return {**row, "_kg": 0}
+
+
+def table(rows):
+    return pa.Table.from_pylist(rows, schema=changes_schema(STATE))
+
+
+def test_the_rows_that_are_left_are_those_that_no_tombstone_removes(draw):
+    keys = [("a", 1), ("a", None), (None, 1), ("b", 2)]
+    for _ in range(60):
+        rows = [change(draw.choice(keys), draw.randrange(20), draw.randrange(1, 8), count=i) for i in range(30)]
+        cuts = [change(draw.choice(keys), draw.randrange(20), draw.randrange(1, 8), "e") for _ in range(6)]
+        bounds = [change((None, None), draw.randrange(12), draw.randrange(1, 8), "a") for _ in range(draw.randrange(3))]
+        split = split_changes(table(draw.sample([*rows, *cuts, *bounds], len(rows) + len(cuts) + len(bounds))))
+        bound = max((row["at"] for row in bounds), default=NO_BOUND)
+        assert split.bound == bound
+        left = remaining(split.rows, split.tombstones, split.bound, KEYS).to_pylist()
+        expected = [row for row in split.rows.to_pylist() if row["at"] >= bound and not any(
+            (cut["user"], cut["shop"]) == (row["user"], row["shop"])
+            and cut["at"] > row["at"] and cut["_txid"] >= row["_txid"] for cut in cuts)]  # fmt: skip
+        assert left == expected
+    cut = Tombstones(np.array([0, 0]), np.array([9, 3]), limit_of(np.array([2, 5])))
+    owners, orders = np.zeros(4, np.int64), np.array([8, 8, 2, 2])
+    numbers = np.array([1, 3, 5, 6]) << COUNT_BITS
+    assert cut.hide(owners, orders, numbers).tolist() == [True, False, True, False]
+
+
+def test_many_ranges_are_searched_at_once_as_each_alone(draw):
+    for _ in range(40):
+        values, low, high = [], [], []
+        for _ in range(draw.randrange(1, 6)):
+            low.append(len(values))
+            values += sorted(draw.randrange(9) for _ in range(draw.randrange(5)))
+            high.append(len(values))
+        wanted = [draw.randrange(-1, 10) for _ in low]
+        for after in (False, True):
+            found = bisected(*map(np.array, ([*values, 0], low, high, wanted)), after=after)
+            expected = [
+                begin + sum(value <= aim if after else value < aim for value in values[begin:end])
+                for begin, end, aim in zip(low, high, wanted, strict=True)
+            ]
+            assert found.tolist() == expected
+
+
+def test_equal_rows_have_equal_numbers_in_any_number_of_columns(draw):
+    for width in range(5):
+        columns = [[draw.choice([None, 1, 2, 3]) for _ in range(50)] for _ in range(width)]
+        codes = row_codes([pa.array(column, pa.int64()) for column in columns], 50).tolist()
+        rows = list(zip(*columns, strict=True)) or [()] * 50
+        assert len(set(zip(codes, rows, strict=True))) == len(set(codes)) == len(set(rows))
