@@ -13,8 +13,8 @@ from join_model import JoinModel
 from join_schedules import cut, join_of, join_rules, join_schedule, of_side, ordered_rows
 from window_schedules import changed
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "320"))
-LONG = 30 * SCHEDULES
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "100"))
+LONG = 96 * SCHEDULES
 
 
 @pytest.mark.parametrize("largest", [None, 3])
