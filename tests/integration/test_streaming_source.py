@@ -120,7 +120,7 @@ def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
         for _ in range(QUERIES):
             planned.append(spark.read.format("delta").load(str(sink)))
             await_version(DeltaTable(str(sink)).version() + 40)
-        await_version(DeltaTable(str(sink)).version() + 250)
+        await_version(DeltaTable(str(sink)).version() + 150)
         for frame in planned:
             [(rows, last)] = frame.selectExpr("count(*)", "max(n)").collect()
             assert rows == last
