@@ -92,9 +92,9 @@ def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
     request.getfixturevalue("spark")  # else a test that starts a session of its own leaves it, without Delta, to others
     before = Surroundings.now()
     yield
-    changes = before.changes()
-    before.restore()
-    assert changes == []
+    if changes := before.changes():
+        before.restore()
+        pytest.fail(f"the test has changed {changes}", pytrace=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -71,7 +71,7 @@ def mutated(mutant: Mutant, package: Path) -> Change:
         raise LookupError(msg)
     ((change, put),) = found
     put(new)
-    ast.fix_missing_locations(change.tree)
+    ast.fix_missing_locations(change.definition)
     return change
 
 
@@ -88,6 +88,8 @@ def _is_head(node: ast.stmt) -> bool:
 
 def _definitions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # most of a tree, without definitions
+            continue
         inner = within
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             inner = f"{within}{child.name}."

@@ -284,7 +284,7 @@ def test_parts_of_a_join_over_a_store(tmp_path: Path, command: Commands):
     assert "sync: a part of a join over a store, expected an interval join" in message
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_rows_that_come_and_go_in_large_transactions(tasks: int, tmp_path: Path, command: Commands):
     """Left rows released at once, and right rows that expire on arrival, are in the history, however many there are."""
     left = [(f"l{number}", number % 7, 40_000 + number, "l0") for number in range(6_000)]

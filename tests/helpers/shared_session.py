@@ -106,7 +106,9 @@ def _own_modules() -> set[str]:
 
 def _of_session(session: Any) -> dict[str, Any]:
     catalog = session._jsparkSession.sessionState().catalog()
-    configuration = {name: text for name, text in session.conf.getAll.items() if name not in BY_DELTA}
+    # As one text: every call of the JVM costs, and this is asked for twice per test.
+    pairs = session._jsparkSession.conf().getAll().mkString("\x1f").split("\x1f")
+    configuration = {name: text for name, text in (one.split(" -> ", 1) for one in pairs) if name not in BY_DELTA}
     return {
         # A program that asks for another master than that of the existing session changes no more than this entry.
         "Spark configuration": {**configuration, "spark.master": session.sparkContext.master},

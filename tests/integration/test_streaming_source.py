@@ -15,9 +15,9 @@ from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
-BEFORE, AFTER, RUNS = 30, 30, 4
+BEFORE, AFTER, RUNS = 30, 30, 2
 COUNT = 20_000
-QUERIES = 3
+QUERIES = 2
 
 
 def go(data_dir: Path, until: int, **options):
@@ -55,7 +55,7 @@ class Query:
         return sorted(row.n for row in self.spark.read.parquet(str(self.place / "rows")).collect())
 
 
-@pytest.mark.parametrize("commits", [248, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [124, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_query_that_stands_still_delivers_each_row_once(spark, tmp_path, commits):
     sink = tmp_path / "data" / "sinks" / "numbers"
     go(tmp_path / "data", BEFORE).awaitTermination()
@@ -120,7 +120,7 @@ def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
         for _ in range(QUERIES):
             planned.append(spark.read.format("delta").load(str(sink)))
             await_version(DeltaTable(str(sink)).version() + 40)
-        await_version(DeltaTable(str(sink)).version() + 250)
+        await_version(DeltaTable(str(sink)).version() + 150)
         for frame in planned:
             [(rows, last)] = frame.selectExpr("count(*)", "max(n)").collect()
             assert rows == last

@@ -14,14 +14,19 @@ from shared_session import run_here
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {
     "01_first_topology": "local spark",
-    "02_failures_and_replays": "local spark",
+    "02_failures_and_replays": "local spark-long",
     "03_streaming_and_dataframes": "spark",
     "04_kafka": "local-kafka",
-    "05_windows_and_joins": "local spark",
-    "06_time_travel": "local spark",
-    "07_performance": "local spark",
+    "05_windows_and_joins": "local spark-long",
+    "06_time_travel": "local spark-long",
+    "07_performance": "local spark-long",
 }
-"""Notebook → the engines that it runs on here."""
+"""Notebook → the engines that it runs on here, `spark-long` in scripts/test-long only."""
+ON_SPARK = [
+    pytest.param(name, marks=pytest.mark.long if "spark-long" in engines else ())
+    for name, engines in NOTEBOOKS.items()
+    if "spark" in engines
+]
 pytestmark = pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
 DISPLAY = """
 def show(value):
@@ -73,7 +78,7 @@ def test_a_notebook_runs_on_the_local_engine(name: str, tmp_path: Path):
 
 @pytest.mark.spark
 @pytest.mark.integration
-@pytest.mark.parametrize("name", [name for name, engines in NOTEBOOKS.items() if "spark" in engines])
+@pytest.mark.parametrize("name", ON_SPARK)
 def test_a_notebook_runs_on_spark(name: str, tmp_path: Path):
     """Also the golden results: counts of words through a query and a frame bolt, and two MERGEs beside a transaction."""
     run_notebook(name, tmp_path)

@@ -26,12 +26,11 @@ TABLES = {
     "partitions of all types": [
         "CREATE TABLE {t} (id BIGINT, d DATE, s STRING, p DOUBLE, k INT, at TIMESTAMP, m DECIMAL(10, 2), b BOOLEAN, "
         "x STRUCT<a: INT, `b.c`: ARRAY<STRUCT<z: STRING>>>, bin BINARY) USING delta PARTITIONED BY (d, s, p, k, at, m, b) "
-        "TBLPROPERTIES ('delta.checkpointInterval'='2')",
+        "TBLPROPERTIES ('delta.checkpointInterval'='1')",
         "INSERT INTO {t} VALUES (1, DATE'2026-01-02', 'ä/ b=c%', 1.5, -3, TIMESTAMP'2026-03-29 01:30:00.123456', 12.3, "
         "true, named_struct('a', 1, 'b.c', array(named_struct('z', 'q'), null)), X'00ff'), (2, null, null, null, null, "
         "null, null, null, null, null), (3, DATE'1900-01-01', '', double('-Infinity'), 5, TIMESTAMP'1900-01-01 00:00:00', "
         "0, false, named_struct('a', null, 'b.c', null), X'')",
-        "INSERT INTO {t} (id) VALUES (4)",
     ],
     "renamed, dropped, added and widened columns, with vectors": [
         "CREATE TABLE {t} (id INT, `a b` STRING, gone STRING, st STRUCT<u: INT, v: ARRAY<STRUCT<w: SMALLINT>>>, f FLOAT, "
@@ -43,10 +42,7 @@ TABLES = {
         "ALTER TABLE {t} RENAME COLUMN st.u TO uu",
         "ALTER TABLE {t} RENAME COLUMN part TO parti",
         "ALTER TABLE {t} DROP COLUMN gone",
-        "ALTER TABLE {t} ALTER COLUMN id TYPE BIGINT",
-        "ALTER TABLE {t} ALTER COLUMN f TYPE DOUBLE",
-        "ALTER TABLE {t} ALTER COLUMN de TYPE DECIMAL(10, 4)",
-        "ALTER TABLE {t} ALTER COLUMN st.v.element.w TYPE INT",
+        "ALTER TABLE {t} ALTER COLUMN id TYPE BIGINT, f TYPE DOUBLE, de TYPE DECIMAL(10, 4), st.v.element.w TYPE INT",
         "ALTER TABLE {t} ADD COLUMN gone DATE",
         "INSERT INTO {t} (id, `c d`, parti) VALUES (10000000000, 'big', 'e')",
         "DELETE FROM {t} WHERE id % 3 = 0",
@@ -54,11 +50,10 @@ TABLES = {
     "columns by id, v2 checkpoints": [
         "CREATE TABLE {t} (id INT, st STRUCT<u: INT>) USING delta TBLPROPERTIES ('delta.columnMapping.mode'='id', "
         f"'delta.checkpointPolicy'='v2', 'delta.checkpointInterval'='2', {VECTORS})",
-        "INSERT INTO {t} SELECT id, named_struct('u', id) FROM range(50)",
-        "INSERT INTO {t} SELECT id, named_struct('u', id) FROM range(50, 90)",
+        "INSERT INTO {t} SELECT id, named_struct('u', id) FROM range(0, 90, 1, 2)",
         "DELETE FROM {t} WHERE id % 3 = 0",
         "ALTER TABLE {t} RENAME COLUMN st.u TO uu",
-        "DELETE FROM {t} WHERE id % 3 = 1 AND id < 50",
+        "DELETE FROM {t} WHERE id % 3 = 1 AND id < 40",
     ],
     "vectors of bits and runs": [
         f"CREATE TABLE {{t}} USING delta TBLPROPERTIES ({VECTORS}) AS SELECT id FROM range(0, 200000, 1, 1)",
@@ -100,26 +95,28 @@ def test_features(spark, tmp_path, name):
         spark.sql(statement.format(t=f"delta.`{tmp_path}`"))
     expected = of_spark(spark.read.format("delta").load(str(tmp_path)))
     assert rows_of(DeltaSpout(tmp_path, max_batch_files=2)) == expected
-    assert sum(expected.values()) > 3
+    assert sum(expected.values()) >= 3
 
 
-def test_the_change_data_feed_and_compaction(spark, tmp_path):
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_change_data_feed_and_compaction(spark, tmp_path, every):
     table = f"delta.`{tmp_path}`"
-    for statement in (
+    statements = (
         f"CREATE TABLE {table} (id INT, n STRING, p INT) USING delta PARTITIONED BY (p) "
         f"TBLPROPERTIES ({FEED}, {VECTORS})",
         f"INSERT INTO {table} SELECT id, 'a', id % 2 FROM range(50)",
         f"UPDATE {table} SET n = 'b' WHERE id < 5",
         f"DELETE FROM {table} WHERE id % 7 = 0",
-        f"DELETE FROM {table} WHERE id % 7 = 1",
         f"DELETE FROM {table} WHERE p = 1",
         f"MERGE INTO {table} t USING (SELECT explode(array(2, 4, 1000)) id) s ON t.id = s.id WHEN MATCHED THEN "
         "UPDATE SET n = 'm' WHEN NOT MATCHED THEN INSERT (id, n, p) VALUES (s.id, 'new', 5)",
         f"RESTORE TABLE {table} TO VERSION AS OF 3",
         f"OPTIMIZE {table}",
         f"INSERT OVERWRITE {table} VALUES (1, 'z', 1)",
-    ):
-        spark.sql(statement)
+    )
+    for statement in statements:
+        if every or not statement.startswith(("MERGE", "RESTORE", "INSERT OVERWRITE")):
+            spark.sql(statement)
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(str(tmp_path))
     assert rows_of(DeltaSpout(tmp_path, start=1, changes=True, max_batch_files=2)) == of_spark(feed)
     with pytest.raises(SpoutError, match=r"version 2 \(UPDATE\) changes rows"):
@@ -176,22 +173,22 @@ def test_beside_a_writer_that_compacts_vacuums_and_updates(spark, tmp_path):
     append(spark, table, 0, 30)
     handle = run(topology(table, frames=True, max_batch_files=2), spark=spark, data_dir=data_dir)
     try:
-        for number in range(1, 4):
+        for number in range(1, 3):
             append(spark, table, number * 30, number * 30 + 30)
             spark.sql(f"OPTIMIZE delta.`{table}`")
-        eventually(lambda: sum(kept(data_dir).values()) == sum(range(120)))
+        eventually(lambda: sum(kept(data_dir).values()) == sum(range(90)))
         spark.sql(f"VACUUM delta.`{table}`")
         spark.sql(f"UPDATE delta.`{table}` SET n = 0 WHERE k = '1'")
         with pytest.raises((SpoutError, TopologyFailed), match=r"version \d+ \(UPDATE\) changes rows"):
             handle.awaitTermination(120)
     finally:
         handle.stop()
-    assert kept(data_dir) == totals(120)
-    append(spark, table, 120, 150)
+    assert kept(data_dir) == totals(90)
+    append(spark, table, 90, 120)
     again = topology(table, frames=True, ignore="change_commits")
     run(again, spark=spark, data_dir=data_dir, available_now=True).awaitTermination()
-    assert kept(data_dir) == totals(150)
-    append(spark, table, 150, 180)
+    assert kept(data_dir) == totals(120)
+    append(spark, table, 120, 150)
     newest = max(table.glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     newest.unlink()
     with pytest.raises((SpoutError, TopologyFailed), match=r"holds rows of version \d+, is missing \(VACUUM"):

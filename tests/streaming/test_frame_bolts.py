@@ -24,7 +24,7 @@ from txstorm.testing import TopologyTestDriver
 
 pytestmark = pytest.mark.spark
 COLUMNS = "country STRING, cents BIGINT"
-BATCHES = [[("abc"[n % 3], n) for n in range(start, start + start % 7 + 1)] for start in range(12)]
+BATCHES = [[("abc"[n % 3], n) for n in range(start, start + start % 7 + 1)] for start in range(8)]
 
 
 def builder(batches=BATCHES, columns=COLUMNS):
@@ -92,7 +92,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(ROWS, min_size=1, max_size=3))
 def test_a_function_makes_of_each_batch_what_it_makes_by_hand(spark, tmp_path_factory, batches):
     columns = "k STRING, n BIGINT, d DECIMAL(12, 2), t TIMESTAMP, l ARRAY<INT>, s STRUCT<a: INT, b: STRING>"

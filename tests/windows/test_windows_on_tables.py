@@ -16,7 +16,7 @@ from txstorm import TransactionalTopologyBuilder
 from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout, ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "36"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("TABLE_SCHEDULES", "24"))
 PARTS = [0, pytest.param(1, marks=pytest.mark.slow)]
 
 
@@ -50,7 +50,7 @@ def test_an_early_result_of_a_key_reports_nothing_from_before_an_end_without_con
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
-    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 30 * SCHEDULES), tmp_path)
+    run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 45 * SCHEDULES), tmp_path)
 
 
 def run_schedule(seed, directory):

@@ -189,8 +189,8 @@ def schema_of(state):
     return pa.schema([(name, arrow_type(kind)) for name, kind in columns.items()])
 
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "320"))
-LONG = 30 * SCHEDULES
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("SCHEDULES", "100"))
+LONG = 96 * SCHEDULES
 
 
 @pytest.mark.parametrize("largest", [None, 3])

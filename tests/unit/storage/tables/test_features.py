@@ -269,10 +269,7 @@ def counted_in(spark, path):
 @pytest.mark.parametrize(
     "name",
     # Rejected, supported, and disabled again. The log entries of the other features are tested above, without Spark.
-    [
-        name if name in ("dv", "checked", "readded", "v2") else pytest.param(name, marks=pytest.mark.long)
-        for name in SPARK
-    ],
+    [name if name in ("dv", "v2") else pytest.param(name, marks=pytest.mark.long) for name in SPARK],
 )
 def test_features_enabled_by_spark(tmp_path, spark, monkeypatch, name):
     """A feature that Spark enables on a sink, during a run and before the next one, loses or adds no committed rows."""

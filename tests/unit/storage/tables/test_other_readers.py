@@ -413,8 +413,8 @@ def test_txstorm_finds_bounds_whatever_the_statistics_property(tmp_path, column)
         assert None not in old.actions(bounded)[f"max.{bounded}"].to_pylist()
 
 
-SOME = ("state/counts", "state/kept", "changes/visits")
-"""One of each layout, and of a collection: for Spark, which takes seconds for a table."""
+SOME = ("state/kept", "changes/visits")
+"""A state whose rows are merged, and a collection: for Spark, which takes seconds for a table."""
 
 
 @pytest.mark.spark
