@@ -92,5 +92,6 @@ def _masked(name: str, value: object) -> object:
 def _masked_item(item: object) -> object:
     """Return an item of a sequence without secrets: it may be a pair of a name and its value."""
     if isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str):
-        return type(item)([_masked("", item[0]), _masked(item[0], item[1])])
+        pair = [_masked("", item[0]), _masked(item[0], item[1])]
+        return tuple(pair) if isinstance(item, tuple) else pair
     return _masked("", item)
