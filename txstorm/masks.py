@@ -13,6 +13,9 @@ HIDDEN = "…"
 _SECRET = re.compile(
     r"(?i)passw|passphrase|pwd|secret|token|credential|auth(?!ors?$)|(api|access|private|account)[_.-]?key"
 )
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)(?:["']\s{0,9}:|["']?\s{0,9}=)\s{0,9}""")
+"""A name before its value: in a connection string, or in JSON."""
+_VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;,&)}\]]*""")
 _CONTAINERS = ("abfs", "abfss")
 """Schemes in which the part before the @ is the name of a container."""
 
@@ -20,8 +23,18 @@ _CONTAINERS = ("abfs", "abfss")
 def masked_url(text: str) -> str:
     """Return a URL, or an address such as ``user:password@host``, without user-info and query.
 
-    A password may contain any character, and need not be escaped as it should be: in doubt more is hidden.
+    A password may contain any character, and need not be escaped as it should be: in doubt more is hidden. In other
+    texts, such as ``host=h password=p`` or JSON, values are hidden whose names say that they are secrets.
     """
+    shown, parts, end = _masked_place(text), [], 0
+    for name in _NAME.finditer(shown):
+        if name.start() >= end and _SECRET.search(name[1]) and (value := _VALUE.match(shown, name.end())):
+            parts += [shown[end : name.end()], HIDDEN]
+            end = value.end()
+    return "".join([*parts, shown[end:]])
+
+
+def _masked_place(text: str) -> str:
     start, slashes, rest = text.partition("://")
     if not slashes:
         user, at, host = text.rpartition("@")
@@ -52,10 +65,14 @@ def masked_call(text: str, parameters: Sequence[str] = ()) -> str:
             return f"{name}({HIDDEN})"
         named = zip_longest(parameters[: len(call.args)], call.args, fillvalue="")
         given = [repr(_masked(str(known), ast.literal_eval(one))) for known, one in named]
-        given += [f"{one.arg}={_masked(one.arg or '', ast.literal_eval(one.value))!r}" for one in call.keywords]
+        given += [_keyword(one.arg, _masked(one.arg or "", ast.literal_eval(one.value))) for one in call.keywords]
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return f"{name}({HIDDEN})"
     return f"{name}({', '.join(given)})"
+
+
+def _keyword(name: str | None, value: object) -> str:
+    return f"**{value!r}" if name is None else f"{name}={value!r}"
 
 
 def _masked(name: str, value: object) -> object:
@@ -68,5 +85,13 @@ def _masked(name: str, value: object) -> object:
     if isinstance(value, dict):
         return {_masked("", key): _masked(str(key), one) for key, one in value.items()}
     if isinstance(value, list | tuple | set):
-        return type(value)(_masked("", one) for one in value)
+        return type(value)(_masked_item(one) for one in value)
     return value
+
+
+def _masked_item(item: object) -> object:
+    """Return an item of a sequence without secrets: it may be a pair of a name and its value."""
+    if isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str):
+        pair = [_masked("", item[0]), _masked(item[0], item[1])]
+        return tuple(pair) if isinstance(item, tuple) else pair
+    return _masked("", item)

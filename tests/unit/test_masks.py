@@ -25,6 +25,11 @@ from txstorm.masks import masked_url
         ("delta:s3://u:secret@bucket/a", "delta:s3://…@bucket/a"),
         ("abfs://container@account/a", "abfs://container@account/a"),
         ("somebody@example.org", "somebody@example.org"),
+        ("host=h password='secret word' user=u", "host=h password=… user=u"),
+        ("jdbc:sqlserver://h:1;user=u;password=secret", "jdbc:sqlserver://h:1;user=u;password=…"),
+        ("sb://h/;SharedAccessKey=secret=;EntityPath=p", "sb://h/;SharedAccessKey=…;EntityPath=p"),
+        ('{"password": "se\\"cret", "port": 1}', '{"password": …, "port": 1}'),
+        ("http://auth:8080/path", "http://auth:8080/path"),
     ],
 )
 def test_urls_are_shown_without_user_info_and_query(text, shown):
@@ -41,6 +46,10 @@ def test_urls_are_shown_without_user_info_and_query(text, shown):
         (
             "({'sasl.password': 'secret', 'hosts': ['http://h?t=secret']})",
             "({'sasl.password': '…', 'hosts': ['http://h?…']})",
+        ),
+        (
+            "([('sasl.password', 'secret')], dsn='pwd=secret', **{'token': 'secret'})",
+            "([('sasl.password', '…')], dsn='pwd=…', **{'token': '…'})",
         ),
         ("(open('secret'))", "(…)"),
         ("(", "(…)"),

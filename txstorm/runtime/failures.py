@@ -83,6 +83,10 @@ class RetryDecision:
     count: int
 
 
+SAMPLE = 1000
+"""Rows from which on a share of them is judged."""
+
+
 @dataclass(frozen=True)
 class Tally:
     """Rows of a component in a part of a run, and how many of them have become dead letters.
@@ -90,25 +94,51 @@ class Tally:
     Attributes:
         rows: rows that it received, or a spout emitted, and those of them and of its results that it refused.
         letters: its dead letters.
-        unfit: column → dead letters for values that do not fit its declared type.
+        unfit: input and column → dead letters for values that do not fit its declared type.
+        kept: input, ``COMPONENT/STREAM`` or a source of a composite spout → rows of it that are no dead letters.
     """
 
     rows: int = 0
     letters: int = 0
-    unfit: Counter[str] = field(default_factory=Counter)
+    unfit: Counter[tuple[str, str]] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(self.rows + other.rows, self.letters + other.letters, self.unfit + other.unfit)
+        kept = Counter(self.kept)
+        kept.update(other.kept)  # also what is 0
+        return Tally(self.rows + other.rows, self.letters + other.letters, self.unfit + other.unfit, kept)
+
+    def unfitting(self, sample: int) -> tuple[str, int] | None:
+        """Return a column to which no value of an input fits, of at least `sample` rows, and their number; or None.
+
+        Rows refused for other reasons say nothing of the column: if all rows are, none has fitted. Below `SAMPLE` rows
+        all inputs must be refused: one of them may have had a single row.
+        """
+        for (of, column), times in self.unfit.items():
+            kept = self.kept[of] if of in self.kept and times >= SAMPLE else self.rows - self.letters
+            if times >= max(sample, 1) and kept <= 0:
+                return column, times
+        return None
 
 
 def tallies(received: Mapping[str, int], letters: pa.Table | None) -> dict[str, Tally]:
-    """Return the tally of each component in one txid, given the rows received and the dead letters."""
-    found = {name: Tally(rows) for name, rows in received.items()}
-    columns = () if letters is None else (letters[name].to_pylist() for name in ("component", "what", "column"))
-    for (component, what, column), times in Counter(zip(*columns, strict=True)).items():
-        refused = times if what != TUPLE else 0  # what is no tuple was not received
-        unfit = Counter[str]() if column is None else Counter({column: times})
-        found[component] = found.get(component, Tally()) + Tally(refused, times, unfit)
+    """Return the tally of each component in one txid, given the rows received and the dead letters.
+
+    `received`: rows by component and, as ``COMPONENT/INPUT``, by what they came from.
+    """
+    found: dict[str, Tally] = {}
+    for name, rows in received.items():
+        component, _, of = name.partition("/")
+        found[component] = found.get(component, Tally()) + (Tally(kept=Counter({of: rows})) if of else Tally(rows))
+    names = ("component", "what", "source", "stream", "column")
+    columns = () if letters is None else (letters[name].to_pylist() for name in names)
+    for (component, what, source, stream, column), times in Counter(zip(*columns, strict=True)).items():
+        if what == TUPLE:
+            of, more = f"{source}/{stream}", Tally(0, times, kept=Counter({f"{source}/{stream}": -times}))
+        else:  # what is no tuple was not received
+            of, more = (column or "").partition("/")[0], Tally(times, times)
+        more.unfit.update({(of, column): times} if column is not None else {})
+        found[component] = found.get(component, Tally()) + more
     return found
 
 
@@ -125,8 +155,6 @@ class LetterLimit:
         spout: the component whose rows are the input rows.
     """
 
-    SAMPLE = 1000
-
     def __init__(self, limit: int | str | None, spout: str = "") -> None:
         self.limit = limit
         self._spout = spout
@@ -138,7 +166,7 @@ class LetterLimit:
         for name, tally in found.items():
             sums[name] = sums.get(name, Tally()) + tally
         self._sums[txid] = sums
-        return self._judged(sums, self.SAMPLE)
+        return self._judged(sums, SAMPLE)
 
     def settled(self, upto: int) -> None:
         """Discard the counts of the txids before `upto`, whose batches can no longer be replayed."""
@@ -150,14 +178,12 @@ class LetterLimit:
 
     def _judged(self, sums: Mapping[str, Tally], sample: int) -> ErrorRow | None:
         for name, tally in sums.items():
-            # Rows refused for other reasons say nothing of the column: if all rows are, none has fitted.
-            column = next((one for one, n in tally.unfit.items() if n >= max(sample, 1)), None)
-            if column is not None and tally.letters == tally.rows:
-                counted = f"none of the {tally.unfit[column]:,} values of {column!r}"
+            if (fault := tally.unfitting(sample)) is not None:
+                counted = f"none of the {fault[1]:,} values of {fault[0]!r}"
                 return _limit_row("TopologyFailed", f"{counted} that component {name!r} has received fits its type")
         if self.limit == HALF:
             for name, tally in sums.items():
-                if tally.rows >= self.SAMPLE and 2 * tally.letters > tally.rows:
+                if tally.rows >= SAMPLE and 2 * tally.letters > tally.rows:
                     share = f"{tally.letters:,} of {tally.rows:,} rows of component {name!r} in this run"
                     return _limit_row("TooManyDeadLetters", f"{share}, more than max_dead_letters=half")
             return None

@@ -19,6 +19,7 @@ from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
 from txstorm.errors import SpoutError
 from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
+from txstorm.typed import misfit_behind
 
 _PARTITIONS = 1 << 40
 """More partitions than a source has."""
@@ -264,6 +265,8 @@ class _SourceCollector:
         self._inner.emit_batch(batch, stream=self._named(stream))
 
     def refuse(self, error: BaseException, record: Any) -> None:
+        if (misfit := misfit_behind(error)) is not None:
+            misfit.column = f"{self._source}/{misfit.column}"
         self._inner.refuse(error, {"source": self._source, **record} if isinstance(record, dict) else record)
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:

@@ -227,9 +227,16 @@ if replay and self.is_fixed(txid):
     ),
     Mutant(
         "a_type_that_no_value_fits_is_a_fault_of_the_records",
-        "LetterLimit._judged",
-        "tally.letters == tally.rows",
+        "Tally.unfitting",
+        "kept <= 0",
         "False",
         "tests/recovery/failures/test_letter_limit.py::test_a_type_that_no_value_fits_is_a_fault_of_the_declaration",
+    ),
+    Mutant(
+        "an_input_that_does_not_fit_is_hidden_by_others",
+        "Tally.unfitting",
+        "of in self.kept and times >= SAMPLE",
+        "False",
+        "tests/recovery/failures/test_letter_limit.py::test_an_input_to_whose_type_no_value_fits_ends_the_run",
     ),
 )

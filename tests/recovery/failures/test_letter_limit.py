@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from seeded import seeded
 
-from txstorm import BasicBolt, FailedException, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
 from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters, TopologyFailed
 from txstorm.results.read import read_letters, read_sink
 from txstorm.runtime.failures import LetterLimit, Tally
@@ -111,6 +111,25 @@ def test_records_that_the_source_refuses_are_input_rows(tmp_path, data_dir):
     handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
     with pytest.raises(TooManyDeadLetters, match=r"are 1 of 4 input rows .* numbers: SpoutError: .*line 3"):
         handle.awaitTermination(60)
+
+
+@pytest.mark.parametrize("fits", [1, 0])
+@pytest.mark.parametrize("typed", [True, False], ids=["by the source", "by the sink"])
+def test_an_input_to_whose_type_no_value_fits_ends_the_run(tmp_path, data_dir, typed, fits):
+    sources = {name: FileSpout(tmp_path / f"{name}.csv", types={"n": int if typed else str}) for name in "ab"}
+    sources["a"] = FileSpout(tmp_path / "a.csv", types={"n": int})
+    (tmp_path / "a.csv").write_text("n\n" + "1\n" * 1800 + ("x\n" * 20 if typed else ""))
+    (tmp_path / "b.csv").write_text("n\n" + "1\n" * (fits and typed) + "x\n" * 1200)
+    builder = TransactionalTopologyBuilder("files", "numbers", CompositeSpout(sources))
+    keep = builder.set_bolt("keep", DeltaSink("rows", {"n": int}))
+    keep.global_grouping("numbers", "a")
+    if typed or not fits:
+        keep.global_grouping("numbers", "b")
+    builder.set_settings({"on_error": "dead_letter"})
+    expected = f"none of the 1,200 values of '{'b/' * typed}n' that"
+    with nullcontext() if fits else pytest.raises(TopologyFailed, match=expected):
+        run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True).awaitTermination(60)
+    assert len(kept(data_dir)) == (1800 + typed if fits else 0)
 
 
 def test_replays_do_not_count_twice(tmp_path):

@@ -94,6 +94,7 @@ class PhaseRun(ABC):
         name = components[edge.target].name
         if components[edge.source].name != name:
             self.received[name] += rows
+            self.received[f"{name}/{components[edge.source].name}/{edge.stream}"] += rows
 
 
 class ComponentRun:

@@ -6,9 +6,8 @@ It is one module, as to find a record, to leave it out and to keep it are steps 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,12 +30,6 @@ if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
 
 _json = json.JSONEncoder().encode
-_TEXTS = frozenset({str})
-_PLAIN: Mapping[type, Callable[[Any], str]] = {
-    str: encode_basestring_ascii,
-    int: int.__repr__,
-    type(None): lambda _: "null",
-}
 _RECORD, _MESSAGE = (SENT_SCHEMA.names.index(name) for name in ("record", "message"))
 Bad = dict[int, ErrorRow]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
@@ -77,7 +70,7 @@ class Letters:
                 place, kind, frame = first
                 message, fault = without_advice(message_of(error)), misfit_behind(error)
                 column = None if fault is None else fault.column
-                self._rows.append((*place, _text_of(record), *kind, message, *frame, column))
+                self._rows.append((*place, _json(record), *kind, message, *frame, column))
             else:
                 self.add_record(component.failure(error, trace=False), record)
                 letter = self._rows[-1]
@@ -88,7 +81,7 @@ class Letters:
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
-        self._add(error, (error.component, error.task, None), RECORD, _text_of(record))
+        self._add(error, (error.component, error.task, None), RECORD, _json(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
         cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
@@ -104,18 +97,6 @@ class Letters:
         columns = zip(*rows, strict=True) if rows else [()] * len(SENT_SCHEMA)
         arrays = [pa.array(values, kind) for values, kind in zip(columns, SENT_SCHEMA.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=SENT_SCHEMA)
-
-
-def _text_of(record: Any) -> str:
-    """Return a record as JSON; one of texts and integers, the usual one, costs a third of what others do."""
-    if (
-        type(record) is dict
-        and _TEXTS.issuperset(map(type, record))
-        and _PLAIN.keys() >= set(map(type, record.values()))
-    ):
-        fields = [f"{encode_basestring_ascii(name)}: {_PLAIN[type(one)](one)}" for name, one in record.items()]
-        return f"{{{', '.join(fields)}}}"
-    return _json(record)
 
 
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -182,6 +182,14 @@ class StageTask:
         task = f"task {self.task} of {spec.parallelism}"
         return missing_digests(task, emitted, digests, self._spout.sources, self._spout.source_of)
 
+    def rows_of_sources(self, spec: ComponentSpec, emitted: Sequence[Emitted]) -> Counter[str]:
+        """Return the rows that each source of a composite spout has emitted, under ``SPOUT/SOURCE``."""
+        assert self._spout is not None
+        found = Counter({f"{spec.id}/{source}": 0 for source in self._spout.sources if source})
+        for one in emitted if found else ():
+            found[f"{spec.id}/{self._spout.source_of(one.stream)}"] += one.batch.num_rows
+        return found
+
     def skip_spout(self, spec: ComponentSpec, txid_input: TxidInput) -> dict[str, Any] | None:
         """Return the parts of a batch that this task skips; None if the next batch's start would then be unknown."""
         if txid_input.facts.system:
@@ -242,6 +250,7 @@ class TxidRun(PhaseRun):
             self.parts = self._task.emit_spout(run, collector)
             emitted = collector.take()
             self.digests = {**collector.digests, **self._task.undigested(spec, emitted, collector.digests)}
+            self.received.update(self._task.rows_of_sources(spec, emitted))
             return run.routed(collector, emitted)
         except RAISED as error:
             if diversion is None or not diversion.takes(error):

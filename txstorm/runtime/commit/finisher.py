@@ -329,7 +329,8 @@ class GroupFinisher:
         counts = {**ready.processed.counts, **run.counts, **job.counts}
         if self.letter_limit is not None:
             spout = self._program.spout
-            received = ready.processed.received + run.received
+            received = Counter(ready.processed.received)
+            received.update(run.received)  # also what is 0
             self._limit_letters(ready.attempt, found, {**received, spout: counts.get(spout, 0)})
         letters = None if found is None else letters_table(found, ready.attempt, ready.txid_input.stamp)
         try:
