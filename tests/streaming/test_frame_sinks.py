@@ -295,10 +295,10 @@ class Late(BatchBolt, Committer):
     def __init__(self, place):
         self.place = place
 
-    def execute(self, tuple, collector):
+    def execute(self, tuple):
         pass
 
-    def finish_batch(self, collector):
+    def finish_batch(self):
         if not Path(self.place).exists():
             Path(self.place).touch()
             time.sleep(30)
