@@ -38,15 +38,12 @@ class Process:
 
 def tree(root: int) -> list[Process]:
     """Return the process `root` and its descendants; empty without /proc."""
-    family: set[int] = {root}
-    found: list[Process] = []
-    ticks = os.sysconf("SC_CLK_TCK")
-    for pid, parent, name, spent in sorted(_processes()):  # children have higher numbers, but for a wrap-around
-        if pid == root or parent in family:
-            family.add(pid)
-            kind = "driver" if pid == root else "jvm" if name == "java" else "workers"
-            found.append(Process(pid, kind, spent / ticks))
-    return found
+    ticks, known = os.sysconf("SC_CLK_TCK"), {one[0]: one for one in _processes()}
+    family = [root] if root in known else []
+    for one in family:  # grows meanwhile
+        family += [pid for pid, parent, _, _ in known.values() if parent == one]
+    kinds = ("driver" if pid == root else "jvm" if known[pid][2] == "java" else "workers" for pid in family)
+    return [Process(pid, kind, known[pid][3] / ticks) for pid, kind in zip(family, kinds, strict=True)]
 
 
 def cpu_by_kind(root: int) -> Mapping[str, float]:

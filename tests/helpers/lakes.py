@@ -6,6 +6,8 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake import write_deltalake
 from recovery_cases import eventually
 
 from txstorm import TransactionalTopologyBuilder, foreach_batch, write_stream
@@ -86,8 +88,7 @@ class Table(Lake):
 
     def add(self, *numbers: int) -> None:
         for number in numbers:
-            batch = self.spark.createDataFrame(rows(number), COLUMNS).coalesce(1)
-            batch.write.format("delta").mode("append").save(str(self.place / "table"))
+            write_deltalake(self.place / "table", pa.Table.from_pylist(rows(number)), mode="append")
 
     def stream(self, columns: str = COLUMNS):
         reader = self.spark.readStream.format("delta").option("maxFilesPerTrigger", 1).options(**self.options)
@@ -97,9 +98,9 @@ class Table(Lake):
 class Topic(Lake):
     """A topic of a broker, with two partitions."""
 
-    def __init__(self, spark, place: Path, kafka) -> None:
+    def __init__(self, spark, place: Path, kafka, name: str = "") -> None:
         super().__init__(spark, place)
-        self.kafka, self.name = kafka, kafka.make_topic(partitions=2)
+        self.kafka, self.name = kafka, name or kafka.make_topic(partitions=2)
         self.options["startingOffsets"] = "earliest"
 
     def add(self, *numbers: int) -> None:

@@ -304,3 +304,46 @@ def test_the_explanation_has_the_plan_of_spark(spark):
     first, _, second = text.partition("Spark's plan of totals for one transaction:")[2].partition("Spark's plan of top")
     assert "HashAggregate" in first
     assert "Filter" in second
+
+
+def built_without_spark(monkeypatch, key="country"):
+    """A topology of frame bolts, a window and a sum behind them, of whose columns nothing is known when it is built."""
+    made = builder([[("a", 1), ("b", 2)], [("a", 3)]])
+    made.set_frame_bolt("twice", lambda orders: orders.selectExpr("country AS land", "cents * 2 AS cents")).reads(
+        "orders"
+    )
+    made.set_frame_bolt("again", lambda one: one.withColumnRenamed("land", "country")).reads("twice")
+    made.set_bolt("sums", SumByKey(key, "cents", "sums"), 2).fields_grouping("again", [key])
+    window = WindowAggregate(key, table="windows", ttl=timedelta(days=1), total=("cents", "sum"))
+    window.with_tumbling_window(Duration.minutes(1))
+    made.set_bolt("windows", window).fields_grouping("again", [key])
+    with monkeypatch.context() as patched:
+        patched.setattr("txstorm.engine.frames.session_here", lambda: None)
+        topology = made.build_topology()
+        assert {"again", "windows"} <= set(topology.describe().split())
+        assert all(map(topology.describe, ("mermaid", "dot", "svg", "json")))
+        with pytest.raises(InputError, match="create a session first"):
+            explain(topology)
+    return topology
+
+
+def test_columns_are_found_at_the_start_if_there_was_no_session_at_the_build(spark, tmp_path, monkeypatch):
+    topology = built_without_spark(monkeypatch).with_settings({"max_retries": 0})
+    run(topology, spark=spark, data_dir=tmp_path, end_of_input=True).awaitTermination()
+    assert {row["country"]: row["cents"] for row in read_state(tmp_path, "sums").to_pylist()} == {"a": 8, "b": 4}
+    assert sum(row["total"] for row in read_state(tmp_path, "windows").to_pylist()) == 12
+    with TopologyTestDriver(topology) as driver:
+        driver.commit(2)
+        assert {row["country"]: row["cents"] for row in driver.state("sums").to_pylist()} == {"a": 8, "b": 4}
+    assert replay_txid(topology, tmp_path, 1).equal
+
+
+def test_edges_of_a_topology_that_was_built_without_a_session_are_checked_before_anything_happens(
+    spark, tmp_path, monkeypatch
+):
+    topology = built_without_spark(monkeypatch, "nation")
+    with pytest.raises(TopologyError, match=r"(?s)no field 'nation'.*windows.*'nation'"):
+        run(topology, spark=spark, data_dir=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match="needs engine='spark'"):
+        run(topology, engine="local", data_dir=tmp_path / "new")

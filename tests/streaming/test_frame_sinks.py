@@ -1,5 +1,8 @@
 """Frame sinks: the rows of `DeltaSink`, staged by tasks of Spark or, if they are few, by the driver."""
 
+import os
+import signal
+import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -8,19 +11,29 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from recovery_cases import check, check_tiling, long_if, lose
 
-from txstorm import TransactionalTopologyBuilder, faults, rewind, run
+from txstorm import (
+    BatchBolt,
+    Committer,
+    TransactionalTopologyBuilder,
+    faults,
+    restore_savepoint,
+    rewind,
+    run,
+)
 from txstorm.bolts import Map, SumByKey
 from txstorm.clients.delta.handle import DeltaHandle
-from txstorm.errors import SettingError, TopologyError, TopologyFailed
+from txstorm.errors import SettingError, TableCorrupt, TopologyError, TopologyFailed
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink, FrameSink
 from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout
 from txstorm.state.task_staging import TaskStagedFiles
+from txstorm.storage.tables.staging import StagedName, stage
 
 pytestmark = pytest.mark.spark
 COLUMNS = "country STRING, cents BIGINT"
@@ -247,3 +260,90 @@ def test_a_frame_sink_reads_frames_only():
     for columns in ("a INT, A INT", "a MAP<INT, INT>", "_txstorm_a INT"):
         with pytest.raises(SettingError, match="columns"):
             FrameSink("clean", columns)
+
+
+def test_a_savepoint_of_frames_is_a_beginning_of_its_own(spark, tmp_path):
+    go(summing(BATCHES[:5]), tmp_path / "data", spark, **BY_TASKS).savepoint("five")
+    restore_savepoint(tmp_path / "data", "five", tmp_path / "copy")
+    for place in ("data", "copy"):
+        go(summing(), tmp_path / place, spark, **BY_TASKS)
+        check_sums(tmp_path / place)
+
+
+def test_large_commits_behind_frames_beside_a_frame_sink(spark, tmp_path):
+    batches = [[(f"{n % 40}", n) for n in range(first, first + 60)] for first in (0, 60, 120)]
+    go(summing(batches), tmp_path, spark, large_commit_rows=8, **BY_TASKS)
+    check_sums(tmp_path, batches)
+    assert by_tasks(tmp_path, "../changes/sums")[0] > 0
+    check(tmp_path, len(batches))
+
+
+def once(place, act):
+    """Return a UDF that calls `act` in the first worker that comes to it, and changes nothing."""
+
+    def same(values: pd.Series) -> pd.Series:
+        if len(values) and not Path(place).exists():
+            Path(place).touch()
+            act()
+        return values
+
+    return F.pandas_udf(same, "bigint")
+
+
+class Late(BatchBolt, Committer):
+    """Takes its time to commit the first transaction, once."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def execute(self, tuple):
+        pass
+
+    def finish_batch(self):
+        if not Path(self.place).exists():
+            Path(self.place).touch()
+            time.sleep(30)
+
+
+@pytest.mark.parametrize(
+    ("where", "settings"),
+    [
+        ("killed", {}),
+        pytest.param("bolt", {"batch_timeout": 12}, marks=pytest.mark.long),
+        pytest.param("commit", {"batch_timeout": 12}, marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_that_dies_and_phases_beyond_their_timeout(spark, tmp_path, where, settings):
+    note = str(tmp_path / "note")
+    act = (lambda: os.kill(os.getpid(), signal.SIGKILL)) if where == "killed" else (lambda: time.sleep(30))
+    made, same = summing(), once(note, act)
+    if where == "commit":
+        made.set_committer_bolt("late", Late(note)).shuffle_grouping("orders")
+    else:
+        made.set_frame_bolt("same", lambda rows: rows.withColumn("cents", same("cents"))).reads("some")
+        made.set_bolt("copy", FrameSink("copy", COLUMNS)).shuffle_grouping("same")
+    handle = go(made, tmp_path / "data", spark, on_error="retry(20)", **settings, **BY_TASKS)
+    assert Path(note).exists() and handle.progress.replays >= 1
+    check_sums(tmp_path / "data")
+    assert where == "commit" or rows(tmp_path / "data", "copy") == rows(tmp_path / "data", "clean")
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_two_files_of_one_task_are_the_same_rows_in_any_order_or_the_table_is_refused(spark, tmp_path, same):
+    faults.arm("p7.2.before:raise:1")  # sinks/clean is to come
+    with pytest.raises(faults.InjectedFault):
+        go(summing([BATCHES[5]]), tmp_path, spark, **BY_TASKS)
+    faults.arm("")
+    whole = max((tmp_path / "sinks/clean").rglob("*.parquet"), key=lambda one: one.stat().st_size)
+    found = pq.read_table(whole)
+    turned = found.take(list(range(found.num_rows))[::-1] if same else [0] * found.num_rows)
+    epoch, txid, attempt, component, task, _ = whole.name.split("-")
+    stage(tmp_path / "sinks/clean", turned, StagedName(int(epoch), int(txid), int(attempt), component, task))
+    lose(tmp_path)
+    if same:
+        recover(tmp_path)
+        go(summing([BATCHES[5]]), tmp_path, spark, **BY_TASKS)
+        check_sums(tmp_path, [BATCHES[5]])
+    else:
+        with pytest.raises(TableCorrupt, match="found several that differ"):
+            recover(tmp_path)

@@ -290,13 +290,24 @@ def test_what_cannot_feed_a_topology_is_refused(lake, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("point", "tables"), [("p1.before", 1), *((point, 3) for point in (*POINTS, "p5.staged.after", "p8.after"))]
+    ("source", "point", "tables"),
+    [
+        ("files", "p1.before", 1),
+        *(("files", point, 3) for point in (*POINTS, "p5.staged.after", "p8.after")),
+        *(("delta", point, 3) for point in ("p1.after", "p6.before", "p7.1.written", "p8.after")),
+        *(("kafka", point, 3) for point in ("p6.before", "p8.after")),
+    ],
 )
-def test_killed_at_any_point_and_started_twice(tmp_path, point, tables):
+def test_killed_at_any_point_and_started_twice(request, tmp_path, source, point, tables):
     """After ``p8.after`` the transaction is complete, and Spark has not written its commit log."""
-    lake = Lake(None, tmp_path)
+    jars = "" if source == "files" else request.getfixturevalue("spark").conf.get("spark.jars")
+    if source == "kafka":
+        lake = Topic(None, tmp_path, request.getfixturevalue("kafka_broker"))
+        source = f"{lake.kafka.bootstrap}/{lake.name}"
+    else:
+        lake = (Table if source == "delta" else Lake)(None, tmp_path)
     lake.add(*range(1, FILES + 1))
-    arguments = (tmp_path, tables)
+    arguments = (tmp_path, tables, source, jars)
     killed(f"{point}:kill:3", *arguments, scenario="streamed")
     killed("p7.1.written:kill:1", *arguments, scenario="streamed")
     ends(*arguments, scenario="streamed")

@@ -32,17 +32,21 @@ _numbers = itertools.count(1)
 Compute = Callable[[Pack, Callable[[], Any]], list[Processed]]
 
 
-def columns_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
+def session_here() -> Any:
+    """Return the Spark session of this thread or process; None if there is none."""
+    try:
+        return client.active_session()
+    except TxstormError:
+        return None
+
+
+def columns_of(session: Any, function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
     """Return the columns, in DDL, of what a frame bolt's function returns for DataFrames without rows.
 
     Raises:
-        InputError: there is no classic Spark session, or the function returns no DataFrame of it.
+        InputError: the session is not a classic one, or the function returns no DataFrame of it.
     """
-    try:
-        session = client.active_session()
-    except InputError as error:
-        msg = f"its columns are not known without Spark: give them (columns='country STRING, …'); {error}"
-        raise InputError(msg) from None
+    check_classic(session)
     types = [{name: one.spark for name, one in columns.items()} for columns in inputs]
     return columns_text(dict(client.frame_types(_called(function, _empty(session, types), session))))
 
@@ -53,11 +57,8 @@ def plan_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameCol
     Raises:
         InputError: the function returns no DataFrame.
     """
-    try:
-        session = client.active_session()
-    except TxstormError:
-        return ""
-    if client.is_connect(session):
+    session = session_here()
+    if session is None or client.is_connect(session):
         return ""
     rows = session.sparkContext.emptyRDD()  # unlike a list, the optimizer does not know that it is empty
     scans = [
@@ -101,11 +102,17 @@ def _called(
     return given
 
 
-def check(session: Any, program: Program) -> None:
-    """Raise `InputError` unless the functions of frame bolts return the columns that are declared for them."""
-    if program.frames and client.is_connect(session):
+def check_classic(session: Any) -> None:
+    """Raise `InputError` if `session` is one of Spark Connect."""
+    if client.is_connect(session):
         msg = "frame spouts and frame bolts need a classic Spark session; this one is of Spark Connect"
         raise InputError(msg)
+
+
+def check(session: Any, program: Program) -> None:
+    """Raise `InputError` unless the functions of frame bolts return the columns that are declared for them."""
+    if program.frames:
+        check_classic(session)
     for name, bolt, reads in program.frame_bolts:
         if bolt.given is None:  # the function was asked
             continue

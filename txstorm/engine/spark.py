@@ -66,11 +66,16 @@ class SparkEngine:
         self._program = program
         self._here.start(program)
         self._shipped = cloudpickle.dumps(program)
+        session = self.session(program.topology)
+        if self._given:
+            client.check_session(session)
+        frames.check(session, program)
+
+    def session(self, topology: str) -> Any:
+        """Return the session of the engine, which is created if there is none."""
         if self._session is None:
-            self._session = client.sessions.acquire(f"txstorm {program.topology}")
-        else:
-            client.check_session(self._session)
-        frames.check(self._session, program)
+            self._session = client.sessions.acquire(f"txstorm {topology}")
+        return self._session
 
     def warm_up(self) -> None:
         """Run an empty job shaped like a pack, so that Spark loads its classes and the workers load the program."""

@@ -162,7 +162,7 @@ class _Reading:
             listed, got = ", ".join(kinds), "none" if kind is None else f"{kind!r:.100}"
             hint = near(kind, list(kinds)) if isinstance(kind, str) else ""
             elsewhere = [f"[{other}.{name}]" for other, more in KINDS.items() if isinstance(kind, str) and kind in more]
-            hint = hint or (f"; it belongs to {elsewhere[0]}" if elsewhere else "")
+            hint = hint or (f"; it belongs to {' or '.join(elsewhere)}" if elsewhere else "")
             self._file.fault((*place, "type"), f"expected one of {listed}, got {got}{hint}")
             return
         part = self._file.model(kinds[kind], values, place, secret=("kafka",))

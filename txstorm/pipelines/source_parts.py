@@ -1,4 +1,4 @@
-"""Sources of a pipeline: files, topics, and rows for trying things out."""
+"""Sources of a pipeline: files, topics, Delta tables, and rows for trying things out."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class FilesSource(SourcePart):
             names = None if kind == "jsonl" else list(fields)
             typed = {name: one for name, one in fields.items() if kind == "jsonl" or one != pa.string()}
             call = Call(FileSpout, path, **given, fields=names, types=typed or None)
-            self._known(call, site)
+            _known(call, site)
             return call, fields
         if fields is not None and kind == "text" and set(fields.values()) != {pa.string()}:
             site.fault("fields", "expected one field of the type str: the lines of text files")
         call = Call(FileSpout, path, **given, fields=None if fields is None else list(fields))
-        found = None if kind == "jsonl" or not kind else self._known(call, site)
+        found = None if kind == "jsonl" or not kind else _known(call, site)
         if found is None or kind != "parquet":
             return call, found
         for name in fields or found:
@@ -87,12 +87,32 @@ class FilesSource(SourcePart):
                 site.fault("fields", f"the files have the type {found[name]} for {name!r}; {hint}", name)
         return call, {name: found[name] for name in fields or found}
 
-    def _known(self, call: Call, site: Site) -> Mapping[str, pa.DataType] | None:
-        """Return the types of the fields that the spout knows; a file may be read for that."""
-        found = None
-        with site.naming():
-            found = {name: arrow_type(one) for name, one in call.made().known_types().items()}
-        return found
+
+def _known(call: Call, site: Site) -> Mapping[str, pa.DataType] | None:
+    """Return the types of the fields that the spout knows; a file may be read for that."""
+    found = None
+    with site.naming():
+        found = {name: arrow_type(one) for name, one in call.made().known_types().items()}
+    return found
+
+
+class DeltaSource(SourcePart):
+    """A Delta table: its rows once, and those of new versions as they come."""
+
+    type: Literal["delta"]
+    path: str
+    start: Annotated[int, Field(ge=0)] | Start | None = None
+    changes: bool | None = None
+    ignore: list[Literal["deletes", "changes", "change_commits"]] | None = None
+    max_batch_files: int | None = Field(None, ge=1)
+    max_batch_bytes: int | None = Field(None, ge=1)
+
+    def spout(self, site: Site) -> tuple[Call, Mapping[str, pa.DataType] | None]:
+        """Return the spout; its fields are the columns of the table."""
+        from txstorm.spouts.delta.spout import DeltaSpout
+
+        call = Call(DeltaSpout, self.path, **self.model_dump(exclude={"type", "parallelism", "path"}))
+        return call, _known(call, site)
 
 
 class KafkaSource(SourcePart):
@@ -154,4 +174,9 @@ class RateSource(SourcePart):
         return call, {"timestamp": _RECORD["timestamp"], "value": pa.int64()}
 
 
-SOURCES: Mapping[str, type[SourcePart]] = {"files": FilesSource, "kafka": KafkaSource, "rate": RateSource}
+SOURCES: Mapping[str, type[SourcePart]] = {
+    "delta": DeltaSource,
+    "files": FilesSource,
+    "kafka": KafkaSource,
+    "rate": RateSource,
+}

@@ -95,9 +95,9 @@ def compile_plan(topology: Topology) -> Plan:
 
     A processing-phase component is on the level of its furthest source, or on the next level if it reads that source
     through an exchange; the spout and frame bolts are on level 0. Commit-phase components (committers and all
-    components downstream of them) have no level.
+    components downstream of them) have no level. Raises `InputError` if columns of frame bolts are not known.
     """
-    topology = with_map_sides(with_frame_tasks(topology))
+    topology = with_map_sides(with_frame_tasks(topology.completed()))
     edges = _edges(topology)
     levels = _levels(topology, edges)
     depth = max(levels.values()) + 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -294,16 +295,26 @@ def _begun(table: Path, begins: tuple[str, ...]) -> list[Path]:
 
 
 def _of_each_task(table: Path, found: Iterable[Path]) -> list[Path]:
-    """Select one staged file per task, since a task that Spark reran has left several identical files."""
+    """Select one staged file per task: one that Spark reran has left several with the same rows, in some order."""
     files: dict[str, list[Path]] = {}
     for file in sorted(found):
         files.setdefault(file.name.rpartition("-")[0], []).append(file)
     for same in files.values():
-        if len({digest(file.read_bytes()) for file in same}) > 1:
+        if len({digest(file.read_bytes()) for file in same}) > 1 and len(set(map(_content, same))) > 1:
             names = ", ".join(file.name for file in same)
             msg = f"{table}: expected one staged file of a task, found several that differ: {names}; restore a copy"
             raise TableCorrupt(msg)
     return [same[0] for same in files.values()]
+
+
+def _content(file: Path) -> str:
+    """Return a digest of the rows of a staged file, whatever their order; of a damaged one, its name."""
+    try:
+        with pq.ParquetFile(file, page_checksum_verification=True) as opened:
+            rows = (repr(row).encode() for batch in opened.iter_batches() for row in batch.to_pylist())
+            return str(sum(int.from_bytes(blake2b(row, digest_size=16).digest()) for row in rows))
+    except (OSError, pa.ArrowException):
+        return file.name
 
 
 def _outside_txid(path: Path, found: Found) -> int:

@@ -76,6 +76,7 @@ def replayed(
         caught: called with every exception of the commit phase, while its frames still exist.
         tries: maximum number of attempts at a batch.
     """
+    topology = topology.completed()
     spill = tempfile.mkdtemp(prefix="txstorm-replay-")
     program = program_of(compile_plan(topology), spill)
     try:

@@ -408,7 +408,7 @@ class Driver:
 
     def _make_pack(self, attempts: list[TransactionAttempt]) -> Pack:
         pack = self._planning.pack(attempts, self.state.currtx - 1, self._session.retry.divert)
-        return replace(pack, place=self._session.store.staging_place)
+        return replace(pack, place=self._session.store.staging_place) if self._session.program.frame_sinks else pack
 
     def _current(self, attempt: TransactionAttempt) -> bool:
         entry = self.state.active.get(attempt.txid)

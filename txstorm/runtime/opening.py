@@ -189,9 +189,11 @@ def open_session(
         FencedError: another run has taken over in the meantime; also raised in place of any error caused by that.
         KilledError: the run whose end this run awaited on standby was killed.
     """
-    start = Start(topology, engine, data_dir, options, monitor, sleep)
     check_directory(data_dir)
     _check_source(topology, engine, data_dir)
+    if topology.pending is not None:
+        topology = _completed(topology, engine)
+    start = Start(topology, engine, data_dir, options, monitor, sleep)
     if (journal := _journal(options.journal)) is not None:
         journal.close()  # only checks that it is writable, before any side effect
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
@@ -237,6 +239,16 @@ def _check_source(topology: Topology, engine: Engine, data_dir: Path) -> None:
         msg = f"spout {topology.spout.id!r} emits DataFrames: it needs engine='spark', got {engine.name!r}"
         raise SpoutError(msg)
     check_spout(topology.spout.object, list_states(data_dir))
+
+
+def _completed(topology: Topology, engine: Engine) -> Topology:
+    """Return the topology with the columns of its frame bolts, which the session of the engine knows."""
+    session = getattr(engine, "session", None)
+    made = topology.completed(None if session is None else session(topology.id))
+    for warning in made.warnings:
+        if warning not in topology.warnings:
+            log.warning("topology %s: %s", topology.id, warning)
+    return made
 
 
 def _empty_spill(directory: Path, books: Books) -> None:

@@ -133,7 +133,7 @@ def launch(
     monitor = Monitor(listeners)
     stopping = options.lanes.event()
     try:
-        with closed_on_error(engine, standby=options.standby is not None):
+        with closed_on_error(engine, started=options.standby is not None or topology.pending is not None):
             session = open_session(topology, engine, data_dir, options, monitor, stopping.wait)
     except OSError as error:
         raise system_failure(error, data_dir) from error

@@ -27,12 +27,12 @@ def teller(standby: bool | Tell) -> Tell | None:
 
 
 @contextmanager
-def closed_on_error(engine: Engine, *, standby: bool) -> Iterator[None]:
-    """Close the engine, which may already be running, if an error keeps a standby run from becoming the coordinator."""
+def closed_on_error(engine: Engine, *, started: bool) -> Iterator[None]:
+    """Close the engine, if it may have been started before, when an error keeps a run from becoming the coordinator."""
     try:
         yield
     except BaseException:
-        if standby:
+        if started:
             engine.close()
         raise
 

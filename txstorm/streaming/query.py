@@ -268,6 +268,7 @@ def _fed(topology: Topology, settings: Mapping[str, Any] | None) -> Topology:
         raise SpoutError(msg)
     if settings:
         topology = topology.with_settings(settings)
+    topology = topology.completed()
     pending = topology.settings.max_spout_pending
     if pending not in ("auto", 1):
         msg = f"max_spout_pending is {pending}, expected 1: a streaming query hands over one batch at a time"

@@ -132,7 +132,7 @@ class TopologyTestDriver:
         self._stepper.open()
 
     def _prepared(self, topology: Topology) -> Topology:
-        chosen = topology.with_settings({**self._settings, **ONE_AT_A_TIME})
+        chosen = topology.completed().with_settings({**self._settings, **ONE_AT_A_TIME})
         pending = self._pending
         if pending is None:
             pending = 1 if chosen.settings.max_spout_pending == "auto" else chosen.settings.max_spout_pending

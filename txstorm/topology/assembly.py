@@ -22,18 +22,22 @@ from txstorm.topology.settings import Settings
 from txstorm.user_code import misfits
 
 
-def inspect_all(declarations: Sequence[Declaration], settings: Settings) -> list[ComponentInfo]:
-    """Inspect all declarations of a topology, in order; an assembled bolt becomes its committer."""
+def inspect_all(declarations: Sequence[Declaration], settings: Settings, session: Any = None) -> list[ComponentInfo]:
+    """Inspect all declarations of a topology, in order; an assembled bolt becomes its committer.
+
+    `session`: the Spark session that knows the columns of frame bolts; None: that of the process, if there is one.
+    """
     declarations = with_frame_spout(declarations)
-    inspection = _Inspection(declarations, settings)
+    inspection = _Inspection(declarations, settings, session)
     return [inspection.info(one) for one in declarations]
 
 
 class _Inspection:
     """Inspection of one topology; the streams of an assembled bolt can depend on those of its inputs."""
 
-    def __init__(self, declarations: Sequence[Declaration], settings: Settings) -> None:
+    def __init__(self, declarations: Sequence[Declaration], settings: Settings, session: Any) -> None:
         self._settings = settings
+        self._session = session
         self._by_id = {one.id: one for one in reversed(declarations) if isinstance(one.id, str)}
         self._done: dict[int, ComponentInfo] = {}
         self._under_way: set[int] = set()
@@ -45,25 +49,29 @@ class _Inspection:
             self._under_way.add(at)
             assembled = isinstance(declaration.object, AssembledBolt) and declaration.role != "spout"
             fault = self._frame_fault(declaration) if declaration.role == FRAME else ""
-            self._done[at] = self._assembled(declaration) if assembled else inspect(declaration)
-            if fault:
-                self._done[at].faults.append(fault)
-                self._done[at].streams = None
+            info = self._done[at] = self._assembled(declaration) if assembled else inspect(declaration)
+            info.deferred |= fault is None
+            info.faults += [fault] if fault else []
+            if fault or info.deferred:
+                info.streams = None
             self._under_way.discard(at)
         return self._done[at]
 
-    def _frame_fault(self, declaration: Declaration) -> str:
-        """Find the columns of a frame bolt; return why that is impossible, unless its inputs have the fault."""
+    def _frame_fault(self, declaration: Declaration) -> str | None:
+        """Find the columns of a frame bolt; return why that is impossible, unless its inputs have the fault.
+
+        None: they cannot be known before there is a Spark session.
+        """
         sources = [self._by_id.get(one.component) for one in declaration.inputs]
         known = [one for one in sources if one is not None and isinstance(one.object, Component)]
         frames = [one for one in known if getattr(one.object, "emits_frames", False)]
         if not frames or len(frames) < len(sources) or any(id(one) in self._under_way for one in frames):
             return ""
         infos = [self.info(one) for one in frames]
-        if any(one.streams is None for one in infos):
-            return ""
-        fault = declaration.object.inspect([one.object.columns for one in frames])
-        return f"frame bolt {declaration.id!r}: {fault}" if fault else ""
+        if declaration.object.given is None and any(one.streams is None for one in infos):
+            return None if any(one.deferred for one in infos) else ""
+        fault = declaration.object.inspect([one.object.columns for one in frames], self._session)
+        return f"frame bolt {declaration.id!r}: {fault}" if fault else fault
 
     def _assembled(self, declaration: Declaration) -> ComponentInfo:
         bolt: AssembledBolt = declaration.object
@@ -79,9 +87,15 @@ class _Inspection:
         made = bolt.assemble(site)
         info = inspect(replace(declaration, object=made.committer))
         info.assembled = bolt, site
+        if any(self._is_deferred(one) for one in declaration.inputs):
+            info.deferred, info.faults, made = True, [], replace(made, faults=(), warnings=())
         info.faults += [f"component {declaration.id!r}: {one}" for one in (*misfits(bolt, _base(bolt)), *made.faults)]
         info.warnings += [f"component {declaration.id!r}: {one}" for one in made.warnings]
         return info
+
+    def _is_deferred(self, one: Input) -> bool:
+        source = self._by_id.get(one.component)
+        return source is not None and id(source) in self._done and self._done[id(source)].deferred
 
     def _input(self, one: Input) -> SiteInput:
         source = self._by_id.get(one.component)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from txstorm.api.assembly import AssembledBolt
@@ -11,7 +13,6 @@ from txstorm.api.composite import AnySpout
 from txstorm.errors import TopologyError
 from txstorm.topology.assembly import inspect_all
 from txstorm.topology.checks.validate import Report, validate
-from txstorm.topology.components import ComponentInfo
 from txstorm.topology.declarers import BoltDeclarer, Declaration, Role, SpoutDeclarer
 from txstorm.topology.frames import FRAME, FrameBolt, FrameDeclarer
 from txstorm.topology.graph import Topology, topological
@@ -70,9 +71,10 @@ class TransactionalTopologyBuilder:
 
         Args:
             id: the component's id.
-            function: the function; `build_topology` calls it with DataFrames without rows, to know its columns.
+            function: the function; it is called with DataFrames without rows, to know its columns: by `build_topology`
+                if there is a Spark session, otherwise when a run starts, before it plans anything.
             parallelism: number of tasks; None: 1.
-            columns: the columns of its result in Spark's DDL; the topology is then built without Spark.
+            columns: the columns of its result in Spark's DDL, so that `build_topology` knows them without Spark.
         """
         declaration = Declaration(id, FrameBolt(function, columns), parallelism, FRAME)
         self._declarations.append(declaration)
@@ -94,7 +96,9 @@ class TransactionalTopologyBuilder:
 
     def validate(self) -> Report:
         """Return all faults and warnings of the topology as declared so far, without changing anything."""
-        return self._checked(self._inspected())
+        settings, faults = Settings.read(self._settings)
+        report = validate(self._id, inspect_all(self._declarations, settings or Settings()))
+        return Report((*report.faults, *faults), report.warnings)
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph; warnings are logged when it is run.
@@ -102,21 +106,9 @@ class TransactionalTopologyBuilder:
         Raises:
             TopologyError: the topology has faults; lists all of them at once.
         """
-        inspected = self._inspected()
-        report = self._checked(inspected)
-        if report.faults:
-            raise TopologyError(str(self._id), report.faults)
-        components = topological([one.component() for one in inspected])
-        return Topology(self._id, components, Settings.parse(self._settings), report.warnings)
-
-    def _inspected(self) -> list[ComponentInfo]:
-        settings, _ = Settings.read(self._settings)
-        return inspect_all(self._declarations, settings or Settings())
-
-    def _checked(self, inspected: list[ComponentInfo]) -> Report:
-        report = validate(self._id, inspected)
-        _, faults = Settings.read(self._settings)
-        return Report((*report.faults, *faults), report.warnings)
+        settings, faults = Settings.read(self._settings)
+        made = [replace(one, inputs=[*one.inputs], configuration={**one.configuration}) for one in self._declarations]
+        return _built(self._id, made, settings or Settings(), faults)
 
     def _add(
         self, id: str, bolt: Any, parallelism: int | None, role: Role, external: bool | None = None
@@ -132,3 +124,15 @@ class TransactionalTopologyBuilder:
     setSetting = set_setting  # noqa: N815 - camelCase throughout
     setSettings = set_settings  # noqa: N815 - camelCase throughout
     buildTopology = build_topology  # noqa: N815 - Storm's name
+
+
+def _built(
+    id: str, declarations: Sequence[Declaration], settings: Settings, faults: Sequence[str], session: Any = None
+) -> Topology:
+    """Check what was declared and build the graph; `faults`: those found before, `session`: see `inspect_all`."""
+    inspected = inspect_all(declarations, settings, session)
+    report = validate(id, inspected)
+    if found := (*report.faults, *faults):
+        raise TopologyError(str(id), found)
+    pending = partial(_built, id, declarations) if any(one.deferred for one in inspected) else None
+    return Topology(id, topological([one.component() for one in inspected]), settings, report.warnings, pending)

@@ -27,6 +27,8 @@ class ComponentInfo:
         kind: kind of component; None if the object is not a spout or bolt, as `faults` explains.
         streams: the declared output streams; None if `declare_output_fields` raised an error, which is in `faults`.
         assembled: the user's bolt that the object was assembled from, with its place; None for others.
+        deferred: whether it is a frame bolt whose columns are not known before there is a Spark session, or was
+            assembled behind one.
         faults: faults of the object itself, one sentence each.
         warnings: possible mistakes in the object itself, one sentence each.
     """
@@ -45,6 +47,7 @@ class ComponentInfo:
     configuration: dict[str, Any]
     external: bool
     assembled: tuple[AssembledBolt, Site] | None = None
+    deferred: bool = False
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

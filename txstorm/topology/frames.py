@@ -45,12 +45,19 @@ class FrameBolt(Base):
         """Name of the function, for pictures."""
         return str(getattr(self.function, "__name__", "function"))
 
-    def inspect(self, inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
-        """Find the columns, by calling the function with empty DataFrames if they are not given; return a fault."""
+    def inspect(self, inputs: Sequence[Mapping[str, FrameColumn]], session: Any) -> str | None:
+        """Find the columns, by calling the function with empty DataFrames if they are not given; return a fault.
+
+        `session`: the Spark session; None: that of the process. If there is none, return None: they are not known yet.
+        """
         try:
             text = self.given
             if text is None:
-                text = _spark().columns_of(self.function, inputs)
+                session = session or _spark().session_here()
+                if session is None:
+                    self.columns = {}
+                    return None
+                text = _spark().columns_of(session, self.function, inputs)
             self.columns = frame_columns(text)
         except TxstormError as error:
             return str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -140,12 +140,36 @@ class Topology:
         components: in topological order, the spout first; ties in the order of declaration.
         settings: the topology's settings.
         warnings: warnings of the checks, which did not prevent the topology from being built.
+        pending: builds the topology once there is a Spark session, if the columns of frame bolts are not known without;
+            None: all are known.
     """
 
     id: str
     components: tuple[Component, ...]
     settings: Settings = field(default_factory=Settings)
     warnings: tuple[str, ...] = ()
+    pending: Callable[[Settings, Sequence[str], Any], Topology] | None = field(default=None, repr=False)
+
+    def completed(self, session: Any = None) -> Topology:
+        """Return the topology with the columns of all its frame bolts, for which a Spark session is asked if need be.
+
+        Args:
+            session: the session; None: that of the process.
+
+        Raises:
+            TopologyError: what reads a frame bolt has faults.
+            InputError: there is no session, and columns are not known.
+        """
+        if self.pending is None:
+            return self
+        made = self.pending(self.settings, (), session)
+        if made.pending is not None:
+            msg = (
+                f"topology {self.id}: the columns of its frame bolts are not known without Spark: create a session "
+                "first (SparkSession.builder…getOrCreate()), or declare them (set_frame_bolt(…, columns='id INT, …'))"
+            )
+            raise InputError(msg)
+        return made
 
     @property
     def spout(self) -> Component:
@@ -226,7 +250,8 @@ class Topology:
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """Return this topology with `changes` applied to its settings; raises `SettingError` like `Settings.parse`."""
         settings = self.settings.updated(changes)
-        if all(getattr(settings, name) == getattr(self.settings, name) for name in PROVIDING):
+        unchanged = all(getattr(settings, name) == getattr(self.settings, name) for name in PROVIDING)
+        if unchanged or self.pending is not None:
             return replace(self, settings=settings)
         components = tuple(one.under(settings) for one in self.components)
         return replace(self, settings=settings, components=components)

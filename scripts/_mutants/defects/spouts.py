@@ -330,4 +330,19 @@ MUTANTS = (
         "start + more",
         "tests/unit/spouts/delta/test_delta_spout.py::test_deletion_vectors_with_lists_runs_and_bits",
     ),
+    Mutant(
+        "a_rewind_of_its_source_is_read_on",
+        "TableShares._check_rewind",
+        "txid is not None and (entry.removes or entry.adds)",
+        "False",
+        "tests/unit/spouts/delta/test_delta_spout.py::"
+        "test_a_rewind_of_its_source_is_named_whatever_is_ignored_and_how_to_go_on",
+    ),
+    Mutant(
+        "where_the_latest_version_was_is_forgotten",
+        "_DeltaCoordinator._plan",
+        "metadata is None and self._shares.source.start == LATEST",
+        "False",
+        "tests/unit/spouts/delta/test_delta_spout.py::test_where_it_begins",
+    ),
 )

@@ -16,8 +16,8 @@ def topology(lake, spout=None, **options):
     return builder.build_topology()
 
 
-def copying(table):
-    builder = TransactionalTopologyBuilder("two", "table", DeltaSpout(table, max_batch_files=1), 2)
+def copying(table, **options):
+    builder = TransactionalTopologyBuilder("two", "table", DeltaSpout(table, max_batch_files=1, **options), 2)
     builder.set_bolt("sums", SumByKey("k", "n", "sums"), 2).fields_grouping("table", ["k"])
     builder.set_bolt("keep", DeltaSink("seen", {"k": str, "n": int}), 2).shuffle_grouping("table")
     return builder.build_topology()

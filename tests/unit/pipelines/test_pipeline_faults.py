@@ -44,7 +44,11 @@ FAULTS: dict[str, tuple[str, list[str]]] = {
     "sections": ('name = 1\nsource = 2\nsink = "a"\nextra = 1\n', ["1 name", "2 source", "3 sink", "4 extra unknown"]),
     "types": (
         SOURCE + '[step.x]\ntype = "delta"\n[sink.k]\ntype = "delt"\n[sink.n]\n',
-        ["6 step.x.type belongs to [sink.x]", "8 sink.k.type did you mean 'delta'", "9 sink.n.type got none"],
+        [
+            "6 step.x.type belongs to [source.x] or [sink.x]",
+            "8 sink.k.type did you mean 'delta'",
+            "9 sink.n.type got none",
+        ],
     ),
     "names": (
         SOURCE + '[sink."a\\nb"]\ntype = "delta"\nfrom = "s"\n[step.s]\ntype = "filter"\n',

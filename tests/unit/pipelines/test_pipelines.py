@@ -36,6 +36,11 @@ type = "files"
 path = "payments.csv"
 fields = { order = "int", at = "datetime" }
 bounded = true
+[source.towns]
+type = "delta"
+path = "shops"
+start = 0
+ignore = ["deletes"]
 [step.once]
 type = "deduplicate"
 from = "sales"
@@ -107,6 +112,9 @@ from = "paid.unmatched_right"
 [sink.cities]
 type = "delta"
 from = "named"
+[sink.towns_rows]
+type = "delta"
+from = "towns"
 [settings]
 on_error = "dead_letter"
 """
@@ -140,6 +148,7 @@ def test_every_kind_of_part(pipeline: Pipeline, engine: str):
     assert rows_of(handle, "best_rows") == best
     assert rows_of(handle, "pairs") == [(1, at(12, 1))]
     assert rows_of(handle, "unpaid") == [(4, at(14)), (9, at(12))]
+    assert rows_of(handle, "towns_rows") == [("north", "Oslo"), ("south", "Rome")]
     assert rows_of(handle, "cities") == [(1, "Oslo"), (2, "Rome"), (4, "Oslo")]
     (letter,) = handle.dead_letters().to_pylist()
     assert json.loads(letter["record"])["line"] == 5

@@ -99,6 +99,7 @@ def _replayed(request: BatchRequest, console: Console) -> Result:
 
 def _check(topology: Topology, recording: Recording, span: Span, into: Path | None) -> None:
     """Check source and tables; raise the errors that a replay would raise before running anything."""
+    topology = topology.completed()
     with opened_source(topology, program_of(compile_plan(topology)), recording):
         if into is None:
             ReplayTables(recording.data_dir, topology, span.first - 1, recording.committed)

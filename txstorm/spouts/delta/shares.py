@@ -158,6 +158,7 @@ class TableShares:
             check_protocol(self.log, entry.protocol, entry.version)
         if entry.table is not None:
             self._check_table(entry)
+        self._check_rewind(entry)
         if not entry.removes or self.source.changes or self._passes_over(entry):
             return
         kind, spoken = (CHANGES, "changes") if entry.adds else (DELETES, "deletes")
@@ -168,6 +169,16 @@ class TableShares:
                 f"version {entry.version} ({operation}) {spoken} rows, for example those of "
                 f"{unquote(entry.removes[0]['path'])}; read its change data feed (changes=True), or give "
                 f"ignore={kind!r}{repeated} or ignore={CHANGE_COMMITS!r}"
+            )
+
+    def _check_rewind(self, entry: Entry) -> None:
+        """Raise `SpoutError` if a version takes rows of another topology back, which may have been read before it."""
+        txid = info_of(entry.info).get("rewind")
+        if txid is not None and (entry.removes or entry.adds):
+            raise self.log.fault(
+                f"version {entry.version} rewinds the topology that writes it to its txid {txid}: rows of later ones, "
+                "which may have been read, are taken back, and come again. Rewind this topology to txid 0, or start a "
+                "new data directory: with start='earliest' it reads the table as it is now, and what follows"
             )
 
     def _check_table(self, entry: Entry) -> None:

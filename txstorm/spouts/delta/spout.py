@@ -122,9 +122,9 @@ class DeltaSpout(FrameSpout):
         shares = self._read_by_driver().planned(metadata)
         text = columns_text({name: column.spark for name, column in self.columns.items()})
         paths = [str(self.path / share.path) for share in shares]
-        if self._columns.is_plain and all(map(_is_plain, shares, paths)):  # two thirds of the time
+        if shares and self._columns.is_plain and all(map(_is_plain, shares, paths)):  # two thirds of the time
             return spark.read.schema(text).option("recursiveFileLookup", "true").parquet(*paths)
-        numbers = spark.range(0, len(shares), 1, min(len(shares), spark.sparkContext.defaultParallelism))
+        numbers = spark.range(0, len(shares), 1, min(len(shares) or 1, spark.sparkContext.defaultParallelism))
         return numbers.mapInArrow(partial(read_batches, self.path, self._columns, shares), text)
 
     def known(self, metadata: Any) -> tuple[str, int]:
@@ -181,16 +181,26 @@ class _DeltaCoordinator(SpoutCoordinator):
         except SpoutError:  # of the next transaction, which reports it
             return False
 
+    def offsets(self, metadata: Any) -> Mapping[str, int]:
+        return {"versions": metadata["to"][0] + (metadata["to"][1] > 0)}
+
+    def offsets_at(self, when: int) -> Mapping[str, int]:
+        moment = datetime.fromtimestamp(when / 1_000_000, UTC)
+        return {"versions": self._shares.log.version_at(moment)}
+
     def latest(self) -> Any:
         return self._shares.newest()
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         following = self._plan(metadata)
-        return following is None or (not following["snapshot"] and following["from"][0] > mark)
+        waits = following is not None and (following["snapshot"] or following["from"][0] <= mark)
+        return not waits and (metadata is not None or self._shares.source.start != LATEST)
 
     def _plan(self, metadata: Any) -> Any:
         """Return the metadata of the transaction after the one with `metadata`; None if there is no file."""
         position = self._after(metadata)
+        if metadata is None and self._shares.source.start == LATEST:  # without a file: it records where to begin
+            return self._metadata(position, 0, (position.version, 0))
         if self._planned is None or self._planned[0] != position:
             made = self._snapshot(position) if position.snapshot else None
             made = made or self._versions(position)

@@ -31,21 +31,25 @@ class Report:
 
 
 def validate(topology: Any, components: Sequence[ComponentInfo]) -> Report:
-    """Check the topology named `topology`; the first of `components` is the spout. Never raises."""
+    """Check the topology named `topology`; the first of `components` is the spout. Never raises.
+
+    Bolts that were assembled from columns that are not known yet are checked when they are, at the start of a run.
+    """
+    certain = [one for one in components if not (one.deferred and one.assembled)]
     known = {one.id: one for one in components if isinstance(one.id, str)}
     faults = [
         *_name_faults(topology, components),
         *(fault for one in components for fault in one.faults),
         *(fault for one in components for fault in _parallelism_faults(one)),
-        *(fault for one in components for fault in stream_faults(one)),
-        *(fault for one in components for fault in subscription_faults(one, known)),
+        *(fault for one in certain for fault in stream_faults(one)),
+        *(fault for one in certain for fault in subscription_faults(one, known)),
         *_cycle_faults(known),
-        *table_faults(components),
-        *map_faults(components),
+        *table_faults(certain),
+        *map_faults(certain),
         *(fault for one in components for fault in shipping_faults(one)),
     ]
-    warnings = [warning for one in components for warning in (*one.warnings, *key_warnings(one, known))]
-    warnings += map_warnings(components)
+    warnings = [warning for one in certain for warning in (*one.warnings, *key_warnings(one, known))]
+    warnings += map_warnings(certain)
     return Report(tuple(dict.fromkeys(faults)), tuple(dict.fromkeys(warnings)))
 
 

@@ -84,7 +84,7 @@ def as_json(topology: Topology) -> str:
     described = {
         "version": JSON_VERSION,
         "topology": topology.id,
-        "fingerprint": topology.fingerprint(),
+        "fingerprint": topology.fingerprint() if topology.pending is None else None,
         "components": [_component(topology, one) for one in topology.components],
         "checkpoints": _checkpoints(topology),
         "settings": topology.settings.model_dump(),

@@ -20,7 +20,7 @@ from programs import loaded
 from recovery_cases import ended, environment
 from scenarios.lake import copying, topology
 
-from txstorm import NOT_READY, CompositeSpout, TransactionalTopologyBuilder, faults
+from txstorm import NOT_READY, CompositeSpout, TransactionalTopologyBuilder, faults, rewind
 from txstorm.bolts import SumByKey
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import SettingError, SpoutError, TopologyError
@@ -118,12 +118,14 @@ def test_where_it_begins(tmp_path):
         write(tmp_path, number)
         os.utime(tmp_path / f"_delta_log/{number:020d}.json", (1000 + number, 1000 + number))
     latest = Source(tmp_path, start="latest")
-    assert latest.next() is None
+    assert not latest.coordinator.reached(None, 3) and latest.next() == [] and latest.next() is None
+    assert latest.coordinator.reached(latest.metadata, 3)
     assert Source(tmp_path, start=2).rest() == [[2, 3]]
     at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=1000.5)
     assert Source(tmp_path, start=at).rest() == Source(tmp_path, start=at.replace(tzinfo=None)).rest() == [[1, 2, 3]]
     write(tmp_path, 4)
-    assert latest.rest() == [[4]]
+    again = Source(tmp_path, latest.metadata, start="latest")
+    assert latest.rest() == again.rest() == [[4]]
     for start in (6, datetime.now(UTC) + timedelta(days=9)):
         with pytest.raises(SpoutError, match=r"lake.*is after its newest version, 4"):
             Source(tmp_path, start=start).next()
@@ -362,3 +364,37 @@ def test_tables_of_one_topology_are_the_source_of_the_next(tmp_path):
     assert {word: n for word, (_, n) in newest.items()} == total
     changes = deltalake.DeltaTable(str(tmp_path / "one/changes/sums")).to_pyarrow_table()
     assert len(seen) == changes.num_rows
+
+
+def test_a_rewind_of_its_source_is_named_whatever_is_ignored_and_how_to_go_on(tmp_path):
+    def first():
+        builder = TransactionalTopologyBuilder("one", "words", MemoryTransactionalSpout([words], ["k", "n"], 3))
+        builder.set_bolt("keep", DeltaSink("kept", {"k": str, "n": int})).shuffle_grouping("words")
+        return builder.set_setting("max_group_txids", 1).build_topology()
+
+    def second(**options):
+        return copying(tmp_path / "one/sinks/kept", **options)
+
+    words = [("abc"[n % 3], n) for n in range(12)]
+    ended(first(), tmp_path / "one")
+    ended(second(), tmp_path / "two")
+    rewind(tmp_path / "one", 2)
+    words[6:] = [("d", n) for n in range(7)]
+    ended(first(), tmp_path / "one")
+    for ignored in ((), "deletes", "changes", "change_commits"):
+        with pytest.raises(SpoutError, match=r"rewinds the topology that writes it to its txid 2.*Rewind this"):
+            ended(second(ignore=ignored), tmp_path / "two")
+    rewind(tmp_path / "two", 0)
+    handle = ended(second(), tmp_path / "two")
+    assert sorted((row["k"], row["n"]) for row in handle.sink("seen").to_pylist()) == sorted(words)
+
+
+def test_a_rewind_to_a_time_asks_the_versions_of_the_table(tmp_path):
+    lake = tmp_path / "lake"
+    for number in range(4):
+        deltalake.write_deltalake(str(lake), pa.table({"k": ["a"], "n": [number]}), mode="append")
+        os.utime(lake / f"_delta_log/{number:020d}.json", (1000 + number, 1000 + number))
+    ended(copying(lake, start=0), tmp_path / "data")
+    when = datetime.fromtimestamp(1002, UTC)
+    found = rewind(tmp_path / "data", to_time=when, topology=copying(lake, start=0))
+    assert (found["txid"], [(one["offset"], one["at_time"]) for one in found["sources"]]) == (2, [(2, 2)])
