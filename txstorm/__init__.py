@@ -18,6 +18,7 @@ from txstorm._version import __version__
 if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
+    from txstorm.api.clock import Clock, low_water_mark
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
@@ -84,6 +85,8 @@ logging.getLogger("txstorm").addHandler(logging.NullHandler())
 
 _HOME = {
     "TransactionAttempt": "txstorm.api.attempt",
+    "Clock": "txstorm.api.clock",
+    "low_water_mark": "txstorm.api.clock",
     "BasicBolt": "txstorm.api.bolt",
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",

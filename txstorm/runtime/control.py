@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from txstorm.api.context import WorkProgress
+from txstorm.books.records import clock_of
 from txstorm.books.requests import (
     ACCEPT_CLOCK,
     ACTIVATE,
@@ -34,7 +35,7 @@ from txstorm.errors import FencedError, InputError, TxstormError
 from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Op
-from txstorm.monitor.progress import Monitor
+from txstorm.monitor.progress import Monitor, Snapshot
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
@@ -320,7 +321,8 @@ class Control:
             "tuples": now.tuples,
             "replays": now.replays,
             "blocked": now.blocked,
-            "clock": session.clock.problem,
+            "wall_clock": session.clock.problem,
+            "low_water_marks": _low_water_marks(session, now),
             "last_failure": now.last_failure,
             "source": session.planning.planner.remarks(),
             "parallelism": _parallelism(session.topology),
@@ -336,6 +338,24 @@ class Control:
             self._work_at = now + WORK
             self._work = [one.to_json() for one in working if one.seconds >= WORK]
         return self._work
+
+
+def _low_water_marks(session: Session, now: Snapshot) -> dict[str, dict[str, int]]:
+    """Return component → the clock of the last transaction that it has finished; empty if the source has no clocks.
+
+    Idle partitions and tasks hold nothing up: a transaction is finished by all tasks of a component, or by none.
+    """
+    committed = processed = now.committed or session.currtx - 1
+    for txid, _, phase in now.in_flight:
+        if phase == "processing":
+            break
+        processed = txid
+    marks = [clock_of(session.planning.document(txid)) for txid in (committed, processed)]
+    return {
+        one.id: dict(mark)
+        for one in session.topology.components
+        if (mark := marks[one.id not in session.topology.commit_phase]) is not None
+    }
 
 
 def _parallelism(topology: Topology) -> dict[str, int]:

@@ -191,8 +191,12 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
+    from txstorm.books.records import clock_of
+
     parsed = {name: _parsed(row[name]) for name in ("extents", "versions")}
-    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed}
+    clock = clock_of(parsed["extents"])
+    more = {"clock": None if clock is None else dict(clock)}
+    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed, **more}
 
 
 def _parsed(text: str | None) -> Any:
