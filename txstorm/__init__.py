@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from txstorm.ledger.open import open_ledger
     from txstorm.ledger.port import Ledger
     from txstorm.ledger.rotating_state import RotatingState
+    from txstorm.monoids.bolt import MonoidBolt
+    from txstorm.monoids.ready_made import Monoid
     from txstorm.operations.restore import restore_savepoint
     from txstorm.operations.rewind import rewind
     from txstorm.operations.rewind_target import rewind_target
@@ -148,6 +150,8 @@ _HOME = {
     "snapshot": "txstorm.results.snapshot",
     "register_views": "txstorm.results.spark_views",
     "StateView": "txstorm.results.views",
+    "Monoid": "txstorm.monoids.ready_made",
+    "MonoidBolt": "txstorm.monoids.bolt",
     "MemoryBackend": "txstorm.state.external.memory",
     "BaseStatefulBolt": "txstorm.stateful.bolt",
     "StatefulBolt": "txstorm.stateful.bolt",

@@ -406,8 +406,8 @@ class TopologyTestDriver:
         """Return a view of the rows of the sink `name`."""
         return SinkView(self.data_dir, name)
 
-    def clock(self, txid: int | None = None) -> Clock | None:
-        """Return the clock of `txid`, by default of the last committed one; None if the source has no clocks."""
+    def source_clock(self, txid: int | None = None) -> Clock | None:
+        """Return the source's clock of `txid`, by default of the last committed one; None if the source has no clocks."""
         return read_clock(self.data_dir, txid)
 
     def history(self) -> Any:

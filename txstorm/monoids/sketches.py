@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from txstorm.errors import InputError, MissingDependency
-from txstorm.hailstorm.monoids import Monoid
+from txstorm.monoids.ready_made import Monoid
 
 _MODE, _FLAGS, _OUT_OF_ORDER = 7, 5, 0x10
 _LIST, _SET, _DENSE = 0, 1, 2

@@ -16,10 +16,10 @@ from txstorm.api.names import name_fault, near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import KeyedState, StateHandle
 from txstorm.api.tuples import Tuple
-from txstorm.bolts.aggregate import stacked
 from txstorm.errors import InputError, StateError
-from txstorm.hailstorm.monoids import Monoid, restored, stored
 from txstorm.keys import any_text
+from txstorm.monoids.ready_made import Monoid, restored, stored
+from txstorm.typed import stacked
 
 STATE, INSTANCE = "state", "instance"
 """Column and field of a state, and of the number of the task that keeps it if there is no key."""
@@ -155,7 +155,7 @@ def _reads(bolt: MonoidBolt, site: Site) -> tuple[tuple[str, ...] | None, list[s
         return names, list(_unknown(site, names, "to_state"))
     if bolt.monoid.how == "count":
         return (), []
-    fields = next((one.fields for one in site.inputs if one.fields is not None), ())
+    fields: tuple[str, ...] = next((one.fields for one in site.inputs if one.fields is not None), ())
     others = [name for name in fields if name not in bolt.keys]
     if len(others) == 1 or not fields:
         return tuple(others), []
@@ -186,7 +186,8 @@ def _faults(bolt: MonoidBolt, site: Site) -> Iterator[str]:
     if not bolt.keys or site.parallelism == 1:
         return
     for one in site.inputs:
-        if one.grouping != "global" and not (one.grouping == "fields" and set(one.grouped_by) <= set(bolt.keys)):
+        by_key = one.grouping == "fields" and set(one.grouped_by) <= set(bolt.keys)
+        if one.grouping not in ("global", "custom") and not by_key:
             yield (
                 f"MonoidBolt: its input {one.component!r} is grouped by {one.grouping}, so two tasks may get tuples of "
                 f"one key; use {one.grouping_by(list(bolt.keys))}"
@@ -233,8 +234,9 @@ class MonoidPlan:
             return "tuples"
         if self.key and self.reads is not None and self.monoid.how is not None:
             return "columns"
-        merges = bool(self.key) or all(kind in _ANYWHERE for kind in self.groupings)
-        return "merged" if merges else "tuples"
+        # Other groupings choose a task by values that partial states do not have.
+        known = (*_ANYWHERE, "fields") if self.key else _ANYWHERE
+        return "merged" if all(kind in known for kind in self.groupings) else "tuples"
 
     def state(self) -> KeyedState:
         """Return the declaration of the table of states."""
@@ -452,8 +454,8 @@ class MonoidCommitter(BatchBolt, Committer):
             self._handle.remove_many(gone)
 
     def _check_laws(self, states: Sequence[Any]) -> None:
-        every = self._context.settings.get("check_laws")
-        if not every or self._context.attempt.txid % every or not states:
+        every, attempt = self._context.settings.get("check_laws"), self._context.attempt
+        if not every or not states or attempt is None or attempt.txid % every:
             return
         fault = broken_law(self.plan.monoid, states[:TRIED])
         if fault is not None:
@@ -479,13 +481,12 @@ class ColumnCommitter(MonoidCommitter):
 
     def finish_batch(self) -> None:
         """Fold the columns into the states, and emit those that have changed."""
-        tables = list(stacked(self._batches, self.needed_fields))
+        tables, how = list(stacked(self._batches, self.needed_fields)), self.plan.monoid.how or ""
         values: dict[Any, Any] = {}
         for table in tables:
             try:
-                found = self._handle.merge(
-                    table.rename_columns([*self.plan.key, STATE][: table.num_columns]), {STATE: self.plan.monoid.how}
-                )
+                names = [*self.plan.key, STATE][: table.num_columns]
+                found = self._handle.merge(table.rename_columns(names), {STATE: how})
             except StateError as error:
                 error.rows = error.rows if len(tables) == 1 else ()  # else they are no rows of the input
                 raise

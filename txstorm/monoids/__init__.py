@@ -1,15 +1,15 @@
-"""Hailstorm: commutative monoids as states of bolts, on the transactional core.
+"""Commutative monoids as states of bolts, from a sum to a sketch: what Hailstorm keeps.
 
 A `Monoid` says what a state is and how two of them merge; a `MonoidBolt` keeps one per key, or one per task, merges
 what each transaction brings, and emits what has changed. It works in any topology.
 
-May import: api, plan, state, storage, topology.
-Start: monoids.py, bolt.py.
+May import: api.
+Start: ready_made.py, bolt.py.
 """
 
-from txstorm.hailstorm.bolt import MonoidBolt
-from txstorm.hailstorm.monoids import Count, Max, Mean, Min, Monoid, SetUnion, Sum, TopN
-from txstorm.hailstorm.sketches import CountMin, FrequentItems, HyperLogLog, Quantiles, Theta
+from txstorm.monoids.bolt import MonoidBolt
+from txstorm.monoids.ready_made import Count, Max, Mean, Min, Monoid, SetUnion, Sum, TopN
+from txstorm.monoids.sketches import CountMin, FrequentItems, HyperLogLog, Quantiles, Theta
 
 __all__ = [
     "Count",
