@@ -18,7 +18,6 @@ from txstorm._version import __version__
 if TYPE_CHECKING:
     from txstorm.api.attempt import TransactionAttempt
     from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
-    from txstorm.api.clock import Clock, low_water_mark
     from txstorm.api.composite import CompositeSpout
     from txstorm.api.context import SourceFacts, TaskContext
     from txstorm.api.external import (
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.clients.sql import SqlAlchemyBackend
+    from txstorm.clocks import Clock, low_water_mark
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.ledger.open import open_ledger
     from txstorm.ledger.port import Ledger
@@ -87,8 +87,8 @@ logging.getLogger("txstorm").addHandler(logging.NullHandler())
 
 _HOME = {
     "TransactionAttempt": "txstorm.api.attempt",
-    "Clock": "txstorm.api.clock",
-    "low_water_mark": "txstorm.api.clock",
+    "Clock": "txstorm.clocks",
+    "low_water_mark": "txstorm.clocks",
     "BasicBolt": "txstorm.api.bolt",
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",

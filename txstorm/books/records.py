@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from txstorm.api.clock import Clock
+from txstorm.clocks import Clock
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, Intent

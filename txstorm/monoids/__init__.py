@@ -4,7 +4,7 @@ A `Monoid` says what a state is and how two of them merge; a `MonoidBolt` keeps 
 what each transaction brings, and emits what has changed. It works in any topology.
 
 May import: api.
-Start: ready_made.py, bolt.py.
+Start: ready_made.py, bolt.py; committer.py for what runs.
 """
 
 from txstorm.monoids.bolt import MonoidBolt

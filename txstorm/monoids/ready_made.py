@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import reduce
+from itertools import combinations
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -82,6 +83,33 @@ def stored(monoid: Monoid, state: Any) -> Any:
 def restored(monoid: Monoid, value: Any) -> Any:
     """Return the state of a value of its column."""
     return monoid.load(json.loads(value) if monoid.column is None else value)
+
+
+def broken_law(monoid: Monoid, states: Sequence[Any]) -> str | None:
+    """Return which law some states of a monoid break, with the states; None if none.
+
+    It also notices a merge that changes its arguments.
+    """
+    before = [stored(monoid, one) for one in states]
+    for law, operands, (left, right) in _laws(monoid, states):
+        given = ", ".join(f"{name} = {monoid.dump(one)!r:.200}" for name, one in zip("abc", operands, strict=False))
+        if [stored(monoid, one) for one in states] != before:
+            return f"{monoid.name}: merge changes its arguments, of {given}; let it return a new state"
+        if not monoid.equal(left, right):
+            sides = f"{monoid.dump(left)!r:.200} and {monoid.dump(right)!r:.200}"
+            return f"{monoid.name}: {law} does not hold for {given}: {sides}"
+    return None
+
+
+def _laws(monoid: Monoid, states: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...], tuple[Any, Any]]]:
+    """Yield each law with its operands and the two states that it demands to be equal."""
+    merge = monoid.merge
+    for a in states:
+        yield "merge(empty(), a) = a", (a,), (merge(monoid.empty(), a), a)
+    for a, b in combinations(states, 2):
+        yield "merge(a, b) = merge(b, a)", (a, b), (merge(a, b), merge(b, a))
+    for a, b, c in combinations(states, 3):
+        yield "merge(merge(a, b), c) = merge(a, merge(b, c))", (a, b, c), (merge(merge(a, b), c), merge(a, merge(b, c)))
 
 
 class _Number(Monoid):

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.clock import Clock
 from txstorm.books.books import Books
 from txstorm.books.data_directory import ledger_exists
 from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity, clock_of
+from txstorm.clocks import Clock
 from txstorm.errors import InputError, LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.results.freshness import check_not_ahead, check_not_behind

@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from txstorm.api.context import WorkProgress
-from txstorm.books.records import clock_of
 from txstorm.books.requests import (
     ACCEPT_CLOCK,
     ACTIVATE,
@@ -35,7 +34,7 @@ from txstorm.errors import FencedError, InputError, TxstormError
 from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Op
-from txstorm.monitor.progress import Monitor, Snapshot
+from txstorm.monitor.progress import Monitor
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
@@ -307,6 +306,7 @@ class Control:
 
     def _status(self, mode: str, error: BaseException | None) -> dict[str, Any]:
         session, now = self.session, self._monitor.snapshot()
+        committed = now.committed or session.currtx - 1
         return {
             "version": 1,
             "mode": mode,
@@ -314,7 +314,7 @@ class Control:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started_at": self._started_at,
-            "committed_txid": now.committed or session.currtx - 1,
+            "committed_txid": committed,
             "in_flight": [list(active) for active in now.in_flight],
             "working": self._working(now.working),
             "txids": now.txids,
@@ -322,7 +322,7 @@ class Control:
             "replays": now.replays,
             "blocked": now.blocked,
             "wall_clock": session.clock.problem,
-            "low_water_marks": _low_water_marks(session, now),
+            "low_water_marks": session.low_water_marks(committed, now.in_flight),
             "last_failure": now.last_failure,
             "source": session.planning.planner.remarks(),
             "parallelism": _parallelism(session.topology),
@@ -338,24 +338,6 @@ class Control:
             self._work_at = now + WORK
             self._work = [one.to_json() for one in working if one.seconds >= WORK]
         return self._work
-
-
-def _low_water_marks(session: Session, now: Snapshot) -> dict[str, dict[str, int]]:
-    """Return component → the clock of the last transaction that it has finished; empty if the source has no clocks.
-
-    Idle partitions and tasks hold nothing up: a transaction is finished by all tasks of a component, or by none.
-    """
-    committed = processed = now.committed or session.currtx - 1
-    for txid, _, phase in now.in_flight:
-        if phase == "processing":
-            break
-        processed = txid
-    marks = [clock_of(session.planning.document(txid)) for txid in (committed, processed)]
-    return {
-        one.id: dict(mark)
-        for one in session.topology.components
-        if (mark := marks[one.id not in session.topology.commit_phase]) is not None
-    }
 
 
 def _parallelism(topology: Topology) -> dict[str, int]:

@@ -12,8 +12,8 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
-from txstorm.api.clock import Clock
 from txstorm.books.savepoint import Savepoint
+from txstorm.clocks import Clock
 from txstorm.display import Facts
 from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError

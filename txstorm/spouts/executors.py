@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.clock import Clock
 from txstorm.api.composite import AnySpout, CompositeSpout, kept_states
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector
@@ -38,6 +37,7 @@ from txstorm.api.spout import (
     SpoutCoordinator,
     TransactionalSpout,
 )
+from txstorm.clocks import Clock
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
 from txstorm.spouts.frames import FrameSpout

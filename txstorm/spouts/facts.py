@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txstorm.api.clock import Clock
 from txstorm.api.context import MAX_ENDS, Kind, PlanFacts, SourceFacts
+from txstorm.clocks import Clock
 
 FACTS = "facts"
 EPOCH_BITS = 32

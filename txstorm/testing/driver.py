@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.clock import Clock
 from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.clocks import Clock
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.errors import InputError
@@ -407,7 +407,7 @@ class TopologyTestDriver:
         return SinkView(self.data_dir, name)
 
     def source_clock(self, txid: int | None = None) -> Clock | None:
-        """Return the source's clock of `txid`, by default of the last committed one; None if the source has no clocks."""
+        """Return the source's clock of `txid`, by default of the last committed one; None if it has no clocks."""
         return read_clock(self.data_dir, txid)
 
     def history(self) -> Any:

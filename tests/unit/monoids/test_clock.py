@@ -3,13 +3,13 @@
 import json
 
 import pytest
+
 from txstorm import Clock, CompositeSpout, TransactionalTopologyBuilder, low_water_mark, run
+from txstorm.bolts import CountByKey
 from txstorm.errors import InputError
 from txstorm.operations.rewind import rewind
 from txstorm.operations.status import read_status
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
-
-from txstorm.bolts import CountByKey
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,9 @@ def test_the_low_water_mark_is_the_least_of_all_upstreams():
 def words(spout):
     builder = TransactionalTopologyBuilder("words", "spout", spout, 2)
     for stream in spout.sources if isinstance(spout, CompositeSpout) else ("default",):
-        builder.set_bolt(f"of_{stream}", CountByKey("word", f"n_{stream}"), 2).fields_grouping("spout", stream, ["word"])
+        builder.set_bolt(f"of_{stream}", CountByKey("word", f"n_{stream}"), 2).fields_grouping(
+            "spout", stream, ["word"]
+        )
     return builder.build_topology()
 
 
