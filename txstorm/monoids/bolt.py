@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.names import name_fault, near
-from txstorm.api.state import KeyedState
+from txstorm.api.state import KeyedState, arrow_type
 from txstorm.api.tuples import Tuple
-from txstorm.errors import InputError
+from txstorm.errors import InputError, StateError
 from txstorm.monoids.ready_made import Monoid
+from txstorm.typed import misfit
 
 STATE, INSTANCE = "state", "instance"
 """Column and field of a state, and of the number of the task that keeps it if there is no key."""
@@ -107,10 +108,9 @@ class MonoidBolt(AssembledBolt):
         reads, faults = _reads(self, site)
         faults += _faults(self, site)
         plan = MonoidPlan(site.id, self, site.parallelism, reads, tuple(one.grouping for one in site.inputs))
-        from txstorm.monoids.committer import ColumnCommitter, MonoidCommitter
+        from txstorm.monoids.committer import COMMITTERS
 
-        made = ColumnCommitter if plan.way == "columns" else MonoidCommitter
-        return Assembly(made(plan), tuple(faults))
+        return Assembly(COMMITTERS[plan.way](plan), tuple(faults))
 
 
 class _OwnMonoid(Monoid):
@@ -237,11 +237,17 @@ class MonoidPlan:
         return KeyedState(self.bolt.table, self.bolt.keys or {INSTANCE: int}, {STATE: column}, fixed=fixed)
 
     def state_of(self, tuple: Tuple) -> Any:  # noqa: A002 - Storm's word
-        """Return the state of one tuple."""
+        """Return the state of one tuple; raise `StateError` if it is no number of the monoid's type."""
         if self.reads is not None:
-            return self.monoid.of(*(tuple[name] for name in self.reads))
-        make = self.bolt.given if callable(self.bolt.given) else self.bolt.to_state
-        return make(tuple)
+            state = self.monoid.of(*(tuple[name] for name in self.reads))
+        else:
+            state = (self.bolt.given if callable(self.bolt.given) else self.bolt.to_state)(tuple)
+        # A number of another type would spoil the sum of all tuples that it is merged with.
+        kind = None if self.monoid.how is None else arrow_type(self.monoid.column)
+        if kind is not None and (fault := misfit(kind, state)) is not None:
+            msg = f"state {self.bolt.table!r}: to_state: {fault}"
+            raise StateError(msg)
+        return state
 
     def key_of(self, row: Any) -> Any:
         """Return the key of a tuple, in the form that states take: a plain value, or a tuple of several."""

@@ -80,7 +80,7 @@ class FoldedFields(PartialStates):
 
 
 class MonoidCommitter(BatchBolt, Committer):
-    """Committer that takes the place of a `MonoidBolt`: merges what a transaction brings into the states."""
+    """Base class of committers that take the place of a `MonoidBolt`, and merge what a transaction brings."""
 
     def __init__(self, plan: MonoidPlan) -> None:
         self.plan = plan
@@ -104,38 +104,21 @@ class MonoidCommitter(BatchBolt, Committer):
         """Return the stage that merges the tuples of a task of the source; None where their order matters."""
         if self.plan.way != "merged":
             return None
-        return PartialStates(self.plan) if self.plan.reads is None else FoldedFields(self.plan, self.plan.reads)
+        if self.plan.reads is None or self.plan.monoid.how is not None:
+            return PartialStates(self.plan)
+        return FoldedFields(self.plan, self.plan.reads)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         self._collector, self._context = collector, context
         self._handle: StateHandle = context.state(self.state.name)
-        self._tuples: list[tuple[Any, Any, Tuple]] = []
-        self._parts: dict[Any, list[Any]] = {}
-
-    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Take a tuple, or a partial state of a key."""
-        plan = self.plan
-        key = plan.key_of(tuple) if plan.key else self._context.task
-        if plan.way == "merged":
-            self._parts.setdefault(key, []).append(restored(plan.monoid, tuple[STATE]))
-        else:
-            self._tuples.append((key, plan.state_of(tuple), tuple))
 
     def finish_batch(self) -> None:
         """Merge into the states, and emit those that have changed."""
-        plan = self.plan
-        if not plan.key:
-            self._take_over()
-        if plan.way == "merged":
-            merge, empty = plan.monoid.merge, plan.monoid.empty
-            self._check_laws([one for parts in self._parts.values() for one in parts])
-            old = self._old(self._parts)
-            new = {key: reduce(merge, parts, old.get(key, empty())) for key, parts in self._parts.items()}
-            self._emit_states(self._put(new))
-        else:
-            self._check_laws([state for _, state, _ in self._tuples])
-            self._one_by_one()
+        raise NotImplementedError
+
+    def _key_of(self, tuple: Tuple) -> Any:  # noqa: A002 - Storm's word
+        return self.plan.key_of(tuple) if self.plan.key else self._context.task
 
     def _old(self, keys: Iterable[Any]) -> dict[Any, Any]:
         found = self._handle.get_many(keys)
@@ -153,9 +136,72 @@ class MonoidCommitter(BatchBolt, Committer):
         for key, value in values.items():
             self._collector.emit(*(key if several else (key,)), value)
 
-    def _one_by_one(self) -> None:
-        """Merge tuple by tuple, in their order."""
+    def _take_over(self) -> None:
+        """Let this task have a state, and merge into it those of tasks that no longer exist.
+
+        Every task has a state from the first transaction on, so that the states of former tasks are found one after the
+        other.
+        """
+        if self.plan.key:
+            return
+        monoid, task, tasks = self.plan.monoid, self._context.task, self.plan.tasks
+        gone: dict[int, Any] = {}
+        while old := self._old([task + (len(gone) + 1) * tasks]):
+            gone.update(old)
+        if gone or not self._handle.get_many([task]):
+            own = self._old([task]).get(task, monoid.empty())
+            self._put({task: reduce(monoid.merge, gone.values(), own)})
+            self._handle.remove_many(gone)
+
+    def _check_laws(self, states: Sequence[Any]) -> None:
+        every, attempt = self._context.settings.get("check_laws"), self._context.attempt
+        if not every or not states or attempt is None or attempt.txid % every:
+            return
+        fault = broken_law(self.plan.monoid, states[:TRIED])
+        if fault is not None:
+            raise StateError(f"component {self.plan.id!r}: {fault}")
+
+
+class PartialsCommitter(MonoidCommitter):
+    """Committer of partial states, which the tasks of the sources have merged."""
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        super().prepare(context, collector, attempt)
+        self._parts: dict[Any, list[Any]] = {}
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take a partial state of a key."""
+        part = restored(self.plan.monoid, tuple[STATE])
+        self._parts.setdefault(self._key_of(tuple), []).append(part)
+
+    def finish_batch(self) -> None:
+        """Merge into the states, and emit those that have changed."""
+        monoid = self.plan.monoid
+        self._take_over()
+        self._check_laws([one for parts in self._parts.values() for one in parts])
+        old = self._old(self._parts)
+        new = {key: reduce(monoid.merge, parts, old.get(key, monoid.empty())) for key, parts in self._parts.items()}
+        self._emit_states(self._put(new))
+
+
+class TuplesCommitter(MonoidCommitter):
+    """Committer of tuples whose order matters, since it is known of each which state it has led to."""
+
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        super().prepare(context, collector, attempt)
+        self._tuples: list[tuple[Any, Any, Tuple]] = []
+
+    def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
+        """Take a tuple."""
+        self._tuples.append((self._key_of(tuple), self.plan.state_of(tuple), tuple))
+
+    def finish_batch(self) -> None:
+        """Merge tuple by tuple, in their order, and emit what the bolt makes of them."""
         bolt, monoid = self.plan.bolt, self.plan.monoid
+        self._take_over()
+        self._check_laws([state for _, state, _ in self._tuples])
         states = self._old(dict.fromkeys(key for key, _, _ in self._tuples))
         last: dict[Any, Tuple] = {}
         for key, state, row in self._tuples:
@@ -176,29 +222,6 @@ class MonoidCommitter(BatchBolt, Committer):
             self._emit_states({key: stored(self.plan.monoid, state)})
         elif (values := make(row, state)) is not None:
             self._collector.emit(*values)
-
-    def _take_over(self) -> None:
-        """Let this task have a state, and merge into it those of tasks that no longer exist.
-
-        Every task has a state from the first transaction on, so that the states of former tasks are found one after the
-        other.
-        """
-        monoid, task, tasks = self.plan.monoid, self._context.task, self.plan.tasks
-        gone: dict[int, Any] = {}
-        while old := self._old([task + (len(gone) + 1) * tasks]):
-            gone.update(old)
-        if gone or not self._handle.get_many([task]):
-            own = self._old([task]).get(task, monoid.empty())
-            self._put({task: reduce(monoid.merge, gone.values(), own)})
-            self._handle.remove_many(gone)
-
-    def _check_laws(self, states: Sequence[Any]) -> None:
-        every, attempt = self._context.settings.get("check_laws"), self._context.attempt
-        if not every or not states or attempt is None or attempt.txid % every:
-            return
-        fault = broken_law(self.plan.monoid, states[:TRIED])
-        if fault is not None:
-            raise StateError(f"component {self.plan.id!r}: {fault}")
 
 
 class ColumnCommitter(MonoidCommitter):
@@ -231,3 +254,11 @@ class ColumnCommitter(MonoidCommitter):
                 raise
             values.update(found)
         self._emit_states(values)
+
+
+COMMITTERS: Mapping[str, type[MonoidCommitter]] = {
+    "columns": ColumnCommitter,
+    "merged": PartialsCommitter,
+    "tuples": TuplesCommitter,
+}
+"""How tuples become states → the committer that does it."""

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from txstorm.errors import InputError
-from txstorm.keys import any_text
+from txstorm.errors import InputError, StateError
+from txstorm.keys import any_text, plain
 
 
 class Monoid:
@@ -238,31 +238,39 @@ class Mean(Monoid):
 
 
 class SetUnion(Monoid):
-    """The set of the values seen, each a value that JSON has; stored as a sorted list."""
+    """The set of the values seen: texts, numbers and booleans, stored as a sorted list; None counts nothing.
 
-    def empty(self) -> frozenset[Any]:
-        """Return the empty set."""
-        return frozenset()
+    Values of different types are different: 1, 1.0 and true.
+    """
 
-    def merge(self, a: frozenset[Any], b: frozenset[Any]) -> frozenset[Any]:
+    def empty(self) -> dict[str, Any]:
+        """Return the empty set: text of a value → the value."""
+        return {}
+
+    def merge(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         """Return the union."""
-        return a | b
+        return {**a, **b}
 
-    def of(self, *values: Any) -> frozenset[Any]:
-        """Return the set of one value."""
-        return frozenset(values)
+    def of(self, *values: Any) -> dict[str, Any]:
+        """Return the set of these values."""
+        made = {any_text(one): plain(one) for one in values if one is not None}
+        strange = [one for one in made.values() if type(one) not in (str, int, float, bool)]
+        if strange:
+            msg = f"SetUnion: expected a text, a number or a boolean, got {strange[0]!r:.100}"
+            raise StateError(msg)
+        return made
 
-    def fold(self, rows: Iterable[tuple[Any, ...]]) -> frozenset[Any]:
+    def fold(self, rows: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
         """Return the set of many values."""
-        return frozenset(value for row in rows for value in row)
+        return self.of(*(value for row in rows for value in row))
 
-    def dump(self, state: frozenset[Any]) -> list[Any]:
-        """Return the values, sorted."""
-        return sorted(state, key=lambda one: (type(one).__name__, one))
+    def dump(self, state: Mapping[str, Any]) -> list[Any]:
+        """Return the values, sorted by type and value."""
+        return sorted(state.values(), key=lambda one: (type(one).__name__, one))
 
-    def load(self, stored: list[Any]) -> frozenset[Any]:
+    def load(self, stored: list[Any]) -> dict[str, Any]:
         """Return the set of a list."""
-        return frozenset(stored)
+        return self.of(*stored)
 
 
 class TopN(Monoid):

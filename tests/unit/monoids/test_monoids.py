@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from txstorm.monoids import (
     Theta,
     TopN,
 )
+from txstorm.results.views import DeadLettersView
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import CheckFailed, check_monoid
 
@@ -80,7 +82,7 @@ class Appends(Monoid):
 
 class Loses(SetUnion):
     def load(self, stored):
-        return frozenset(stored[1:])
+        return self.of(*stored[1:])
 
 
 @pytest.mark.parametrize(
@@ -120,13 +122,13 @@ def shown(handle, table):
             for row in handle.state(table).to_pylist()]  # fmt: skip
 
 
-def results(monoid, tmp_path, *, take, tasks, key="tag", rows=TAGS, engine="local", **options):
+def results(monoid, tmp_path, *, take, tasks, key="tag", rows=TAGS, engine="local", settings=None, **options):
     """Run a monoid bolt over the rows in two partitions; return its table, as plain values."""
     spout = MemoryTransactionalSpout([rows[::2], rows[1::2]], ["tag", "n"], take=take)
     builder = TransactionalTopologyBuilder("monoids", "spout", spout, 2)
     bolt = builder.set_bolt("bolt", MonoidBolt("found", monoid, key, **options), tasks)
     bolt.fields_grouping("spout", ["tag"]) if key else bolt.shuffle_grouping("spout")
-    handle = run(builder.build_topology(), data_dir=tmp_path, engine=engine, available_now=True)
+    handle = run(builder.build_topology(), data_dir=tmp_path, engine=engine, available_now=True, settings=settings)
     handle.awaitTermination()
     return shown(handle, "found")
 
@@ -232,6 +234,23 @@ def test_trending_tags(counts, topns, take, n, tmp_path):
     assert shown(handle, "counts") == sorted(expected.items())
     best = sorted(expected.items(), key=lambda one: (-one[1], one[0]))[:n]
     assert shown(handle, "top") == [(0, [{"key": tag, "count": count} for tag, count in best])]
+
+
+@pytest.mark.parametrize("way", ["columns", "merged", "tuple", "instances"])
+@pytest.mark.parametrize("bad", ["x", 1.5, None])
+def test_a_bad_record_becomes_one_letter_and_takes_nothing_along(way, bad, tmp_path):
+    rows = [("a", 1), ("b", 2), ("b", bad), ("a", 3), ("b", 4), ("c", 5)]
+    more: dict[str, Any] = {"to_state": "n"} if way != "merged" else {"to_state": lambda row: row["n"]}
+    found = results(
+        Sum(), tmp_path, take=9, tasks=2, key=() if way == "instances" else "tag", rows=rows,
+        emit="tuple" if way == "tuple" else "batch", settings={"on_error": "dead_letter"}, **more,
+    )  # fmt: skip
+    if way == "instances":
+        assert sum(state for _, state in found) == 15
+    else:
+        assert found == [("a", 4), ("b", 6), ("c", 5)]
+    letters = DeadLettersView(tmp_path).to_pylist()
+    assert [json.loads(one["record"]) for one in letters] == ([] if bad is None else [{"tag": "b", "n": bad}])
 
 
 def test_laws_are_tried_on_live_states(tmp_path):
