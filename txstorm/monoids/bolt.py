@@ -216,7 +216,7 @@ class MonoidPlan:
 
     @property
     def way(self) -> str:
-        """How tuples become states.
+        """The way in which tuples become states.
 
         ``columns``: the state folds columns of numbers; ``merged``: the tuples of a task of the source are merged
         there, and the committer merges these partial states; ``tuples``: the committer takes tuple by tuple, in their

@@ -1,4 +1,4 @@
-"""What a monoid bolt runs as: a stage that merges the tuples of a task where they are made, and the committer."""
+"""Parts of a running monoid bolt: the stage that merges the tuples of a task where they are, and the committer."""
 
 from __future__ import annotations
 

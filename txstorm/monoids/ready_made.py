@@ -67,7 +67,7 @@ class Monoid:
 
     @property
     def name(self) -> str:
-        """What the states are, recorded with their table: the code of a later run must have the same."""
+        """The name of its kind of state, recorded with the table: the code of a later run must have the same."""
         return type(self).__name__
 
     def __repr__(self) -> str:

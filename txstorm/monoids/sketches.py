@@ -147,7 +147,7 @@ class Theta(_Sketch):
 
 
 class CountMin(_Sketch):
-    """How often each value occurred, never too low: too high by at most `error` of all, with the given confidence.
+    """Numbers of occurrences of values, never too low, too high by at most `error` of all with the given confidence.
 
     Feed it with a value, or with a value and how often it occurred. Its laws hold.
 
