@@ -6,17 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
+
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.state import StateHandle
+from txstorm.api.state import StateHandle, arrow_type
 from txstorm.api.tuples import Tuple
 from txstorm.errors import StateError
 from txstorm.keys import any_text
 from txstorm.monoids.bolt import STATE, MonoidPlan
 from txstorm.monoids.ready_made import broken_law, restored, stored
-from txstorm.typed import stacked
+from txstorm.typed import column_of, stacked
 
 TRIED = 4
 """Number of states that the setting `check_laws` tries the laws on."""
@@ -39,10 +41,10 @@ class PartialStates(BatchBolt):
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple."""
-        self._take([tuple[name] for name in self._plan.key], self._plan.state_of(tuple))
+        self._parts_of([tuple[name] for name in self._plan.key]).append(self._plan.state_of(tuple))
 
-    def _take(self, key: Sequence[Any], part: Any) -> None:
-        self._rows.setdefault(any_text(key), (tuple(key), []))[1].append(part)
+    def _parts_of(self, key: Sequence[Any]) -> list[Any]:
+        return self._rows.setdefault(any_text(key), (tuple(key), []))[1]
 
     def finish_batch(self) -> None:
         """Emit one partial state per key, in the order of their first tuples."""
@@ -61,22 +63,54 @@ class FoldedFields(PartialStates):
         self._reads = tuple(fields)
         self.needed_fields = (*plan.key, *fields)
 
+    def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
+        """Set up for one batch."""
+        super().prepare(context, collector, attempt)
+        self._columns: dict[tuple[pa.DataType, ...], dict[tuple[Any, ...], list[Any]]] = {}
+
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple; called only if a value has no Arrow type."""
-        self._take([tuple[name] for name in self._plan.key], [tuple[name] for name in self._reads])
+        self._parts_of([tuple[name] for name in self._plan.key]).append([tuple[name] for name in self._reads])
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
-        nothing: list[Any] = [()] * batch.num_rows
-        keys, rows = (
-            list(zip(*(batch.column(name).to_pylist() for name in names), strict=True)) if names else nothing
-            for names in (self._plan.key, self._reads)
-        )
-        for key, row in zip(keys, rows, strict=True):
-            self._take(key, row)
+        kinds = tuple(batch.schema.field(name).type for name in self._plan.key)
+        rows = zip(_rows(batch, self._plan.key), _rows(batch, self._reads), strict=True)
+        if any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in kinds):
+            for key, row in rows:
+                self._parts_of(key).append(row)
+            return
+        # Values of one such type that are equal are equal keys, so that no text of a key need be made.
+        parts = self._columns.setdefault(kinds, {})
+        for key, row in rows:
+            parts.setdefault(key, []).append(row)
+
+    def finish_batch(self) -> None:
+        """Emit one partial state per key, in the order of their first tuples."""
+        if len(self._columns) == 1 and not self._rows:
+            self._emit_columns(*next(iter(self._columns.items())))
+            return
+        for found in self._columns.values():
+            for key, parts in found.items():
+                self._parts_of(key).extend(parts)
+        super().finish_batch()
+
+    def _emit_columns(self, kinds: tuple[pa.DataType, ...], found: Mapping[tuple[Any, ...], list[Any]]) -> None:
+        plan = self._plan
+        columns = [pa.array(list(values), kind) for values, kind in zip(zip(*found, strict=True), kinds, strict=True)]
+        states = [stored(plan.monoid, self._merged(parts)) for parts in found.values()]
+        kind = arrow_type(str if plan.monoid.column is None else plan.monoid.column)
+        self._collector.emit_batch(pa.table([*columns, column_of(states, kind)], [*plan.key, STATE]))
 
     def _merged(self, parts: Sequence[Any]) -> Any:
         return self._plan.monoid.fold(parts)
+
+
+def _rows(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the values of some columns by row."""
+    if not names:
+        return [()] * batch.num_rows
+    return list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
 
 
 class MonoidCommitter(BatchBolt, Committer):
@@ -171,9 +205,18 @@ class PartialsCommitter(MonoidCommitter):
         self._parts: dict[Any, list[Any]] = {}
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
-        """Take a partial state of a key."""
-        part = restored(self.plan.monoid, tuple[STATE])
-        self._parts.setdefault(self._key_of(tuple), []).append(part)
+        """Take a partial state of a key; called only if a value has no Arrow type."""
+        self._parts.setdefault(self._key_of(tuple), []).append(restored(self.plan.monoid, tuple[STATE]))
+
+    def execute_batch(self, batch: Any) -> None:
+        """Take partial states."""
+        plan = self.plan
+        states = batch.column(STATE).to_pylist()
+        keys: list[Any] = [self._context.task] * len(states)
+        if plan.key:
+            keys = batch.column(plan.key[0]).to_pylist() if len(plan.key) == 1 else _rows(batch, plan.key)
+        for key, state in zip(keys, states, strict=True):
+            self._parts.setdefault(key, []).append(restored(plan.monoid, state))
 
     def finish_batch(self) -> None:
         """Merge into the states, and emit those that have changed."""
@@ -181,7 +224,8 @@ class PartialsCommitter(MonoidCommitter):
         self._take_over()
         self._check_laws([one for parts in self._parts.values() for one in parts])
         old = self._old(self._parts)
-        new = {key: reduce(monoid.merge, parts, old.get(key, monoid.empty())) for key, parts in self._parts.items()}
+        found = {key: [old[key], *parts] if key in old else parts for key, parts in self._parts.items()}
+        new = {key: reduce(monoid.merge, parts) for key, parts in found.items()}
         self._emit_states(self._put(new))
 
 
