@@ -100,4 +100,6 @@ def test_a_source_without_clocks_has_none(tmp_path):
     spout = FileSpout(tmp_path / "words.jsonl", format="jsonl", fields={"word": str})
     handle = run_to(words(spout), tmp_path / "out", 1)
     assert handle.clock() is None
+    both = CompositeSpout({"files": spout, "memory": MemoryTransactionalSpout([["a"]], "word")})
+    assert run_to(words(both), tmp_path / "both", 1).clock() is None
     assert (read_status(tmp_path / "out")["clock"], read_status(tmp_path / "out")["low_water_marks"]) == (None, {})
