@@ -69,7 +69,7 @@ def run_to(topology, place, txid):
     return handle
 
 
-def test_a_clock_goes_on_over_restart_and_rewind_and_keeps_what_gives_nothing(tmp_path):
+def test_a_clock_goes_on_over_restart_and_rewind_and_keeps_what_gives_nothing(command, tmp_path):
     def spout():
         return MemoryTransactionalSpout({0: ["a", "b", "c"], 1: ["d"], 2: []}, "word", take=2)
 
@@ -80,9 +80,22 @@ def test_a_clock_goes_on_over_restart_and_rewind_and_keeps_what_gives_nothing(tm
     assert handle.clock() == clocks[2]
     status = read_status(tmp_path)
     assert status["clock"] == clocks[2] == status["low_water_marks"]["of_default"] == status["low_water_marks"]["spout"]
-    rewind(tmp_path, 1)
+    rewind(tmp_path, to_clock=clocks[0])
     assert read_status(tmp_path)["clock"] == clocks[0]
     assert run_to(words(spout()), tmp_path, 2).clock() == clocks[1]
+    for txid, count in ((1, 1), (2, 1)):
+        state = command.json("state", tmp_path, "n_default", "--clock", str(clocks[txid - 1]))
+        assert (state["txid"], state["clock"], len(state["rows"])) == (txid, clocks[txid - 1], txid + 2)
+        assert {row["n"] for row in state["rows"]} == {count}
+    history = command.json("history", tmp_path)["txids"]
+    assert [row["clock"] for row in history if row["timeline"] == 1] == clocks[:2]
+    with pytest.raises(
+        InputError, match=r'no kept .* the clock {"0": 1, "1": 9, "2": -1}; .* {"0": 1, "1": 0, "2": -1} .txid 1'
+    ):
+        rewind(tmp_path, to_clock={"0": 1, "1": 9, "2": -1})
+    assert command("rewind", tmp_path, "--to-clock", '{"0": "a"}', "--yes")[0] == 2
+    assert command("state", tmp_path, "n_default", "--txid", "1", "--clock", "{}")[0] == 2
+    assert command.json("rewind", tmp_path, "--to-clock", str(clocks[0]), "--yes")["txid"] == 1
     with pytest.raises(InputError, match="txid 9"):
         handle.clock(9)
 
