@@ -122,7 +122,7 @@ def test_file_budget():
 
 
 GROUND = set(
-    "api keys faults errors user_code display masks tagged typed misfits ddl lanes row_order allocator _version".split()
+    "api keys faults errors user_code display masks tagged typed misfits ddl lanes row_order allocator clocks _version".split()
 )
 """Open to every room."""
 PORT_NOUNS = {"spout.py", "ranges.py", "ledger.py", "lease.py", "location.py", "open.py"}

@@ -1,8 +1,8 @@
 """txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
 
 Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API, together with the packages
-`bolts`, `spouts`, `sinks`, `windows`, `stateful`, `joins`, `testing` and `notebook`. They are imported on first use, so
-that ``import txstorm`` needs neither Java nor Spark and costs nothing in Spark's Python workers.
+`bolts`, `spouts`, `sinks`, `windows`, `monoids`, `stateful`, `joins`, `testing` and `notebook`. They are imported on
+first use, so that ``import txstorm`` needs neither Java nor Spark and costs nothing in Spark's Python workers.
 
 The packages are layers, and import lower ones only; see ARCHITECTURE.md.
 """
@@ -52,10 +52,13 @@ if TYPE_CHECKING:
     from txstorm.api.state import CollectionState, KeyedState, SinkTable
     from txstorm.api.tuples import Fields, Tuple
     from txstorm.clients.sql import SqlAlchemyBackend
+    from txstorm.clocks import Clock, low_water_mark
     from txstorm.errors import FailedException, ReportedFailedException, TxstormError
     from txstorm.ledger.open import open_ledger
     from txstorm.ledger.port import Ledger
     from txstorm.ledger.rotating_state import RotatingState
+    from txstorm.monoids.bolt import MonoidBolt
+    from txstorm.monoids.ready_made import Monoid
     from txstorm.operations.restore import restore_savepoint
     from txstorm.operations.rewind import rewind
     from txstorm.operations.rewind_target import rewind_target
@@ -84,6 +87,8 @@ logging.getLogger("txstorm").addHandler(logging.NullHandler())
 
 _HOME = {
     "TransactionAttempt": "txstorm.api.attempt",
+    "Clock": "txstorm.clocks",
+    "low_water_mark": "txstorm.clocks",
     "BasicBolt": "txstorm.api.bolt",
     "BatchBolt": "txstorm.api.bolt",
     "Committer": "txstorm.api.bolt",
@@ -145,6 +150,8 @@ _HOME = {
     "snapshot": "txstorm.results.snapshot",
     "register_views": "txstorm.results.spark_views",
     "StateView": "txstorm.results.views",
+    "Monoid": "txstorm.monoids.ready_made",
+    "MonoidBolt": "txstorm.monoids.bolt",
     "MemoryBackend": "txstorm.state.external.memory",
     "BaseStatefulBolt": "txstorm.stateful.bolt",
     "StatefulBolt": "txstorm.stateful.bolt",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Clamped, Context, Decimal, Inexact, InvalidOperation, Overflow, Rounded, Subnormal
@@ -588,3 +588,12 @@ def text_at(column: Values, row: int) -> str:
     with suppress(*ARROW_ERRORS):
         return str(column[row].cast(pa.string()))
     return " ".join(column.slice(row, 1).to_string().split())
+
+
+def stacked(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Concatenate the `columns` of record batches; yield one table per distinct schema."""
+    by_schema: dict[bytes, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        chosen = batch.select(columns)
+        by_schema.setdefault(chosen.schema.serialize().to_pybytes(), []).append(chosen)
+    return (pa.Table.from_batches(group).unify_dictionaries() for group in by_schema.values())

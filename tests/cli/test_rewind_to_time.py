@@ -112,7 +112,7 @@ def test_what_is_processed_again_has_no_duplicates(clicks, command: Commands):
 
 def test_in_python(clicks):
     for arguments, times in (((), {}), ((2,), {"to_time": at(2)})):
-        with pytest.raises(InputError, match="either to_txid= or to_time="):
+        with pytest.raises(InputError, match="one of to_txid=, to_time= and to_clock="):
             rewind(clicks, *arguments, **times)
     for time in (datetime(2026, 1, 31), 5):  # noqa: DTZ001
         with pytest.raises(InputError, match="with a zone"):
@@ -135,8 +135,8 @@ WRONG = [
     (["--to-time", "9999-12-31T00:00:00Z"], "is after all that was read"),
     (["--to-time", at(31).isoformat(), "--component", "sum"], "(did you mean"),
     (["--to-time", at(31).isoformat(), "--component", "keep"], "no windowed component or join 'keep'"),
-    (["--to-time", at(31).isoformat(), "--to-txid", "2"], "expected --to-txid N or --to-time T"),
-    ([], "expected --to-txid N or --to-time T"),
+    (["--to-time", at(31).isoformat(), "--to-txid", "2"], "expected --to-txid N, --to-time T or --to-clock JSON"),
+    ([], "expected --to-txid N, --to-time T or --to-clock JSON"),
     (["--to-txid", "2", "--component", "sum-l"], "belong to --to-time"),
     (["--to-txid", "2", "--dry-run"], "belong to --to-time"),
 ]  # fmt: skip

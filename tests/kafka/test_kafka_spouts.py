@@ -53,8 +53,12 @@ ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKaf
 def test_records_of_aborted_transactions_are_not_read(kafka_broker: Kafka, make_engine, tmp_path, kind):
     topic = kafka_broker.make_topic(partitions=4)
     produce_with_aborts(kafka_broker, topic, 800, 4, seeded())
-    ended(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
+    handle = ended(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
     assert kept(tmp_path / "data") == content(kafka_broker, topic)
+    reader = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": topic})
+    ends = {f"{topic}-{n}": reader.get_watermark_offsets(TopicPartition(topic, n), 10)[1] for n in range(4)}
+    reader.close()
+    assert handle.clock() == {partition: end - 1 for partition, end in ends.items()}  # past what was aborted
     assert all("good" in value for value, *_ in kept(tmp_path / "data"))
     assert len({row["_txid"] for row in rows(tmp_path / "data")}) > 5
 

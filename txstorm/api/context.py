@@ -44,6 +44,8 @@ class PlanFacts:
         max_ends: number of window ends that a component fires in it at most; None: no limit.
         resumes: for the end of input, the components that the transaction before it left with ends to fire; empty for
             the first transaction of the end of input.
+        clock: the source's clock: the last offset of each partition that this transaction or an earlier one counts;
+            None if the source has no clocks.
     """
 
     kind: Kind = "data"
@@ -52,6 +54,7 @@ class PlanFacts:
     epoch: int = 0
     max_ends: int | None = MAX_ENDS
     resumes: tuple[str, ...] = ()
+    clock: Mapping[str, int] | None = None
 
     @property
     def system(self) -> bool:

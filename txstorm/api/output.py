@@ -114,6 +114,22 @@ class CustomStreamGrouping(Protocol):
         """Return the indices of the tasks that are to receive one tuple."""
 
 
+class FunctionGrouping(CustomStreamGrouping):
+    """Grouping by a function of a tuple's values: task ``function(values) mod tasks``, also if that is negative."""
+
+    def __init__(self, function: Callable[[Sequence[Any]], int]) -> None:
+        self._function = function
+        self._targets = 1
+
+    def prepare(self, component: str, stream: str, targets: int) -> None:
+        """Set up for one source."""
+        self._targets = targets
+
+    def choose_tasks(self, source_task: int, values: Sequence[Any]) -> Sequence[int]:
+        """Return the one task."""
+        return (self._function(values) % self._targets,)
+
+
 @dataclass(frozen=True)
 class Grouping:
     """The grouping of one subscription: the rule that assigns tuples to tasks.

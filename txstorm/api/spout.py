@@ -96,6 +96,15 @@ class SpoutCoordinator(StormNames):
         """
         return SourceFacts()
 
+    def clock(self, metadata: Any) -> Mapping[str, int] | None:
+        """Return partition → the last offset counted, as of the transaction with `metadata`; see `txstorm.Clock`.
+
+        A partition of which nothing was read yet has its first offset − 1. Called right after `initialize_transaction`
+        and recorded with the transaction; `metadata` is None for a source that has not been planned yet. None: the
+        source has no clocks, and then never has any.
+        """
+        return None
+
     def offsets(self, metadata: Any) -> Mapping[str, int]:
         """Return partition → the offset that follows what transactions up to the one with `metadata` have read.
 

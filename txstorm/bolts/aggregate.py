@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.keys import any_text
+from txstorm.typed import stacked
 
 
 class _ByValues(BatchBolt):
@@ -163,12 +164,3 @@ class BatchCount(BatchBolt):
     def finish_batch(self) -> None:
         """Emit the number of tuples counted."""
         self._collector.emit(self._count)
-
-
-def stacked(batches: Iterable[Any], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Concatenate the `columns` of record batches; yield one table per distinct schema."""
-    by_schema: dict[bytes, list[pa.RecordBatch]] = {}
-    for batch in batches:
-        chosen = batch.select(columns)
-        by_schema.setdefault(chosen.schema.serialize().to_pybytes(), []).append(chosen)
-    return (pa.Table.from_batches(group).unify_dictionaries() for group in by_schema.values())

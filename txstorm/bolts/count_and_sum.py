@@ -11,8 +11,8 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.state import CHANGES, DELTALAKE, KeyedState, StateHandle
-from txstorm.bolts.aggregate import stacked
 from txstorm.errors import StateError
+from txstorm.typed import stacked
 
 Columns = str | Sequence[str] | Mapping[str, Any]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from txstorm.clocks import Clock
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.ledger import paths as names
 from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, Intent
@@ -70,6 +71,7 @@ def _document(value: Any) -> bool:
         "sources": lambda sources: isinstance(sources, Mapping) and all(map(_source, sources.values())),
         "pinned": lambda pinned: isinstance(pinned, Mapping),
         "max_ends": _number,
+        "clock": lambda clock: isinstance(clock, Mapping) and all(type(one) is int for one in clock.values()),
         "resumes": lambda names: isinstance(names, list) and all(map(_text, names)),
         "waiting": lambda names: isinstance(names, list) and all(map(_text, names)),
     }
@@ -178,6 +180,15 @@ class Meta(NamedTuple):
         """Return the metadata as JSON values; the document is not copied, since it is written immediately."""
         stored = {"document": self.document, "stamp": self.stamp, "digests": dict(self.digests)}
         return {**stored, "epoch": self.epoch} if self.epoch else stored
+
+
+def clock_of(document: Any) -> Clock | None:
+    """Return the clock recorded in a spout document, without the topology's code; None if its source has none.
+
+    A transaction that was committed before txstorm recorded clocks has none, and so has a `document` of None.
+    """
+    found = document.get("facts", {}).get("clock") if isinstance(document, Mapping) else None
+    return None if found is None else Clock(found)
 
 
 class LedgerPosition(NamedTuple):

@@ -1,8 +1,9 @@
-"""Retained history of a topology: the recorded row of a txid, and how far back the history reaches."""
+"""Retained history of a topology: the row of a txid, the txid of a clock, and how far back the history reaches."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.books.books import Books
+from txstorm.books.data_directory import topology_in
+from txstorm.books.records import clock_of
+from txstorm.clocks import Clock
 from txstorm.errors import DataDirectoryError, InputError
-from txstorm.results.views import read_directory_history
+from txstorm.results.views import committed_txid, read_directory_history
 
 
 def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
@@ -43,3 +47,29 @@ def check_in_history(directory: Path, books: Books, txid: int) -> None:
             f"ask for {kept} or later"
         )
         raise InputError(msg)
+
+
+def txid_at_clock(data_dir: str | Path, clock: Mapping[str, int]) -> int:
+    """Return the first committed transaction whose source clock is `clock`; transactions that were undone do not count.
+
+    Raises:
+        InputError: none has it; the message names the nearest clocks before and after it. Or the source has no clocks.
+    """
+    directory = topology_in(data_dir)
+    committed, wanted = committed_txid(directory), Clock(clock)
+    found: dict[int, Clock | None] = {}
+    for row in read_directory_history(directory).to_pylist():  # of a txid that was committed again the last row counts
+        if row["txid"] <= committed:
+            found[row["txid"]] = clock_of(json.loads(row["extents"] or "null"))
+    known = {txid: one for txid, one in sorted(found.items()) if one is not None}
+    if not known:
+        msg = f"{directory}: no transaction has a clock: its source has none, or nothing is committed yet"
+        raise InputError(msg)
+    for txid, one in known.items():
+        if one == wanted:
+            return txid
+    before = [f"{one} (txid {txid})" for txid, one in known.items() if wanted.reaches(one)][-1:]
+    after = [f"{one} (txid {txid})" for txid, one in known.items() if one.reaches(wanted)][:1]
+    nearest = " and ".join(before + after) or f"none is comparable; the last one is {list(known.values())[-1]}"
+    msg = f"{directory}: no kept transaction has the clock {wanted}; the nearest ones: {nearest}"
+    raise InputError(msg)

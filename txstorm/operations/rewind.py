@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.open import open_ledger
-from txstorm.operations.kept_history import check_in_history, history_row
+from txstorm.operations.kept_history import check_in_history, history_row, txid_at_clock
 from txstorm.operations.rewind_target import rewind_target
 from txstorm.recovery.key_texts import old_texts
 from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
@@ -38,6 +38,7 @@ def rewind(
     keep: Sequence[str] = (),
     *,
     to_time: datetime | None = None,
+    to_clock: Mapping[str, int] | None = None,
     component: str | None = None,
     topology: Topology | None = None,
 ) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def rewind(
         keep: the maps, outlets and join stores to leave as they are.
         to_time: instead of `to_txid`: the last transaction is kept at which no input had reached this time (an aware
             datetime); see `txstorm.operations.rewind_target.rewind_target`.
+        to_clock: instead of `to_txid`: the first transaction with this clock of the source is the last one to keep.
         component: with `to_time`: only the inputs of this windowed component or join count.
         topology: with `to_time`, and without windows and joins: the topology, whose topics are asked.
 
@@ -66,13 +68,16 @@ def rewind(
 
     Raises:
         InputError: the last transaction to keep is not before the last committed one, a map or outlet is not named in
-            `keep`, or `to_time` is before the kept history or after all that was read.
+            `keep`, `to_time` is before the kept history or after all that was read, or no kept transaction has
+            `to_clock`.
         StateError: a state as of `to_txid` is no longer retained.
         DataDirectoryError: the history does not contain `to_txid`, or the directory is damaged.
         HeldError: the topology is running.
     """
-    if (to_txid is None) is (to_time is None):
-        raise InputError("rewind: expected either to_txid= or to_time=")
+    if [to_txid, to_time, to_clock].count(None) != 2:
+        raise InputError("rewind: expected one of to_txid=, to_time= and to_clock=")
+    if to_clock is not None:
+        to_txid = txid_at_clock(data_dir, to_clock)
     if to_time is not None:
         target = rewind_target(data_dir, to_time, component, None if topology is None else lambda: topology)
         return {**target.to_json(), **rewind(data_dir, target.txid, keep)}

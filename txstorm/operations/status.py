@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.books.books import Books
 from txstorm.books.data_directory import FORMAT_FILE, topology_directories, topology_in
+from txstorm.books.records import clock_of
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import recorded_ledger
@@ -29,7 +30,8 @@ LIVE_FACTS = (
     "last_failure",
     "parallelism",
     "logs",
-    "clock",
+    "wall_clock",
+    "low_water_marks",
     "source",
 )
 
@@ -57,12 +59,16 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
 
     Returns:
         ``topology``, ``data_dir``, ``ledger``, ``running``, ``mode``, ``holder`` (description of the lease holder, or
-        None), ``committed_txid``, ``active`` (False after `deactivate`), ``in_flight`` (txid, attempt id, phase),
+        None), ``committed_txid``, ``clock`` (that of the last committed transaction: partition → offset, see
+        `txstorm.Clock`; None if the source has none), ``active`` (False after `deactivate`), ``in_flight`` (txid,
+        attempt id, phase),
         ``working`` (how far transactions are that take longer than five seconds, as `WorkProgress`), ``blocked`` (the
         reason why a decided transaction cannot be published, or None), ``error`` (the cause of the last run's end, or
         None), ``hash_seed`` (Python's hash seed in the last run: ``seed``, which is ``random`` or a
         number, a ``probe`` of it, and the version of ``python``; or None), and the facts that the run has last reported
-        (`LIVE_FACTS`), among them ``source``: what holds of the source, such as files that wait to be completed.
+        (`LIVE_FACTS`), among them ``source``: what holds of the source, such as files that wait to be completed;
+        ``wall_clock``: what is wrong with the machine's clock, or None; ``low_water_marks``: component → the clock of
+        the last transaction that it has finished.
 
         ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``;
         otherwise it is ``stopped``, ``failed`` or ``killed``, as the last run reported, or ``dead`` if it ended without
@@ -152,6 +158,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
         "holder": holder,
         "active": books.active(),
         "committed_txid": committed,
+        "clock": _clock(books, committed),
         "in_flight": in_flight,
         "working": [one for one in told.get("working", ()) if running and one["last"] > committed],
         "blocked": told.get("blocked") if running or books.live_intents() else None,
@@ -159,6 +166,12 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
         "hash_seed": (books.origin() or {}).get("hash_seed"),
         **{name: told.get(name) for name in LIVE_FACTS},
     }
+
+
+def _clock(books: Books, committed: int) -> dict[str, int] | None:
+    meta = books.metas().get(committed)
+    found = None if meta is None else clock_of(meta.document)
+    return None if found is None else dict(found)
 
 
 def _mode(told: Mapping[str, Any], holder: str | None) -> str:

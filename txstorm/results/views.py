@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.books.books import Books
 from txstorm.books.data_directory import ledger_exists
 from txstorm.books.origin import CodeOrigin
-from txstorm.books.records import Identity
-from txstorm.errors import LedgerCorrupt, MissingDependency, TableCorrupt
+from txstorm.books.records import Identity, clock_of
+from txstorm.clocks import Clock
+from txstorm.errors import InputError, LedgerCorrupt, MissingDependency, TableCorrupt
 from txstorm.ledger.open import open_ledger
 from txstorm.results.freshness import check_not_ahead, check_not_behind
 from txstorm.results.read import (
@@ -290,6 +293,24 @@ def tables_of(data_dir: str | Path) -> tuple[list[str], list[str]]:
     """Return the names of the states and of the sinks in `data_dir`."""
     directory = Path(data_dir)
     return list_states(directory), list_sinks(directory)
+
+
+def read_clock(data_dir: str | Path, txid: int | None = None) -> Clock | None:
+    """Return the source's clock as of the committed transaction `txid`, by default the last one.
+
+    None if the source has no clocks, or the transaction was committed before txstorm recorded them.
+
+    Raises:
+        InputError: the history does not have `txid`.
+    """
+    if txid is None:
+        return clock_of(committed_document(data_dir)[1])
+    rows = read_directory_history(data_dir)
+    found = rows.filter(pc.field("txid") == txid)["extents"].to_pylist()
+    if not found:
+        msg = f"{data_dir}: txid {txid} is not in the history; txstorm history shows those that are"
+        raise InputError(msg)
+    return clock_of(json.loads(found[-1] or "null"))
 
 
 def read_directory_history(data_dir: str | Path) -> pa.Table:

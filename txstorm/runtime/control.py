@@ -306,6 +306,7 @@ class Control:
 
     def _status(self, mode: str, error: BaseException | None) -> dict[str, Any]:
         session, now = self.session, self._monitor.snapshot()
+        committed = now.committed or session.currtx - 1
         return {
             "version": 1,
             "mode": mode,
@@ -313,14 +314,15 @@ class Control:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "started_at": self._started_at,
-            "committed_txid": now.committed or session.currtx - 1,
+            "committed_txid": committed,
             "in_flight": [list(active) for active in now.in_flight],
             "working": self._working(now.working),
             "txids": now.txids,
             "tuples": now.tuples,
             "replays": now.replays,
             "blocked": now.blocked,
-            "clock": session.clock.problem,
+            "wall_clock": session.clock.problem,
+            "low_water_marks": session.low_water_marks(committed, now.in_flight),
             "last_failure": now.last_failure,
             "source": session.planning.planner.remarks(),
             "parallelism": _parallelism(session.topology),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.books.savepoint import Savepoint
+from txstorm.clocks import Clock
 from txstorm.display import Facts
 from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
@@ -22,7 +23,7 @@ from txstorm.operations.savepoints import create_savepoint
 from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
 from txstorm.results.spark_views import register_views
-from txstorm.results.views import DeadLettersView, SinkView, StateView, read_directory_history
+from txstorm.results.views import DeadLettersView, SinkView, StateView, read_clock, read_directory_history
 from txstorm.runtime.control import CORE_COMMANDS, CommandHandler
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failures import letters_command, system_failure
@@ -334,6 +335,10 @@ class RunHandle:
     def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
         """Create a savepoint of all tables as of `txid`, by default the last committed one; see `create_savepoint`."""
         return create_savepoint(self.data_dir, name, txid)
+
+    def clock(self, txid: int | None = None) -> Clock | None:
+        """Return the clock of `txid`, by default of the last committed one; None if the source has no clocks."""
+        return read_clock(self.data_dir, txid)
 
     def history(self) -> Any:
         """Return the history as a `pyarrow.Table`, with one row per committed txid."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TextIO
 
 from txstorm import faults
 from txstorm.books.books import Books
-from txstorm.books.records import Identity
+from txstorm.books.records import Identity, clock_of
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
@@ -109,6 +110,20 @@ class Session:
             faults.point("history.written")
             self.books.forget_history(list(groups))
             faults.point("history.after")
+
+    def low_water_marks(self, committed: int, in_flight: Sequence[tuple[int, int, str]]) -> dict[str, dict[str, int]]:
+        """Return component → the clock of the last transaction that it has finished; empty if there are no clocks.
+
+        Idle partitions and tasks hold nothing up: a transaction is finished by all tasks of a component, or by none.
+
+        Args:
+            committed: the last committed txid.
+            in_flight: (txid, attempt id, phase) of the active transactions, in txid order.
+        """
+        processed = [txid for txid, _, phase in takewhile(lambda one: one[2] != "processing", in_flight)]
+        marks = [clock_of(self.planning.document(txid)) for txid in (committed, max(processed, default=committed))]
+        last = {one.id: marks[one.id not in self.topology.commit_phase] for one in self.topology.components}
+        return {name: dict(mark) for name, mark in last.items() if mark is not None}
 
     def rebalance(self, topology: Topology) -> None:
         """Continue with `topology`, which differs only in its numbers of tasks. No transaction may be in flight."""

@@ -81,6 +81,15 @@ class CompositePlanner(SpoutPlanner):
         sources = document["sources"]
         return {name: fact for name, one in self._planners.items() for fact in one.facts(sources[name]).values()}
 
+    def clock(self, document: Any) -> dict[str, int] | None:
+        """Return the clocks of all sources; keys of partitions are prefixed with the name of their source."""
+        clocks = {name: one.clock(document["sources"][name]) for name, one in self._planners.items()}
+        if None in clocks.values():
+            return None
+        return {
+            key: offset for name, clock in clocks.items() for key, offset in _under(name, dict(clock or {})).items()
+        }
+
     def offsets(self, document: Any) -> dict[str, int]:
         """Return the offsets of all sources; keys of partitions are prefixed with the name of their source."""
         known = document["sources"]

@@ -37,6 +37,7 @@ from txstorm.api.spout import (
     SpoutCoordinator,
     TransactionalSpout,
 )
+from txstorm.clocks import Clock
 from txstorm.errors import MetadataError, SpoutError
 from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, CompositeTask
 from txstorm.spouts.frames import FrameSpout
@@ -159,6 +160,7 @@ class _DriverPlanner(SpoutPlanner):
         self._ships = _overridden(coordinator, SpoutCoordinator.payload)
         self._tells = _overridden(coordinator, SpoutCoordinator.caught_up)
         self._listens = _overridden(coordinator, SpoutCoordinator.committed)
+        self._timed = _overridden(coordinator, SpoutCoordinator.clock)
         self._waits = _overridden(coordinator, SpoutCoordinator.is_at_hand)
 
     def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
@@ -182,6 +184,13 @@ class _DriverPlanner(SpoutPlanner):
             return {}
         with calling(self._component, "facts()"):
             return {self._component: checked_facts(self._coordinator.facts(_meta(document)), self._component)}
+
+    def clock(self, document: Any) -> Mapping[str, int] | None:
+        if not self._timed:
+            return None
+        with calling(self._component, "clock()"):
+            found = self._coordinator.clock(_meta(document))
+            return None if found is None else Clock(found)
 
     def offsets(self, document: Any) -> Mapping[str, int]:
         with calling(self._component, "offsets()"):

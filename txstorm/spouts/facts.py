@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txstorm.api.context import MAX_ENDS, Kind, PlanFacts, SourceFacts
+from txstorm.clocks import Clock
 
 FACTS = "facts"
 EPOCH_BITS = 32
@@ -32,6 +33,8 @@ def with_facts(document: Any, facts: PlanFacts) -> Any:
         stored["max_ends"] = facts.max_ends or 0
     if facts.resumes:
         stored["resumes"] = list(facts.resumes)
+    if facts.clock is not None:
+        stored["clock"] = dict(facts.clock)
     return {**document, FACTS: stored} if stored else document
 
 
@@ -53,6 +56,7 @@ def facts_of(document: Any, sources: Sequence[str], attempt_id: int, epoch: int 
         epoch=epoch or attempt_id >> EPOCH_BITS,
         max_ends=stored.get("max_ends", MAX_ENDS) or None,
         resumes=tuple(stored.get("resumes", ())),
+        clock=Clock(stored["clock"]) if "clock" in stored else None,
     )
 
 

@@ -150,6 +150,11 @@ class _MemoryCoordinator(SpoutCoordinator):
         with self._data.lock:
             return {partition: self._slice(int(partition), *extent) for partition, extent in metadata.items()}
 
+    def clock(self, metadata: Any) -> dict[str, int]:
+        with self._data.lock:
+            known = dict.fromkeys(self._data.partitions, 0)
+        return {str(partition): end - 1 for partition, end in {**known, **_ends(metadata)}.items()}
+
     def latest(self) -> Any:
         with self._data.lock:
             return {partition: len(rows) for partition, rows in self._data.partitions.items()}

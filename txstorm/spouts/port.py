@@ -97,6 +97,10 @@ class SpoutPlanner:
         """Return name of a source → its facts as of now, for the txid of `document`; what is missing is unknown."""
         return {}
 
+    def clock(self, document: Any) -> Mapping[str, int] | None:
+        """Return partition → the last offset counted up to the txid of `document`; None: the source has no clocks."""
+        return None
+
     def offsets(self, document: Any) -> Mapping[str, int]:
         """Return partition → the offset after the txid of `document`, for the partitions of `offsets_at`."""
         return {}

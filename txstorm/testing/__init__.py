@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
     from txstorm.testing.feed import FeedSpout
+    from txstorm.testing.monoid_laws import check_monoid
     from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
     from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.stores.counting_store import CountingStore
@@ -47,6 +48,7 @@ _HOME = {
     "CountingStore": "txstorm.testing.stores.counting_store",
     "check_ledger": "txstorm.testing.checks.ledgers",
     "CheckFailed": "txstorm.testing.checks.rules",
+    "check_monoid": "txstorm.testing.monoid_laws",
     "check_opaque_spout": "txstorm.testing.checks.spouts",
     "check_transactional_spout": "txstorm.testing.checks.spouts",
     "check_state": "txstorm.testing.checks.states",

@@ -15,13 +15,14 @@ from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.clocks import Clock
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import ErrorRow, Pack, Processed
 from txstorm.errors import InputError
 from txstorm.lanes import Inline
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
-from txstorm.results.views import SinkView, StateView, read_directory_history
+from txstorm.results.views import SinkView, StateView, read_clock, read_directory_history
 from txstorm.results.windowed_components import check_component
 from txstorm.results.windows import ComponentWindows
 from txstorm.runtime.opening import RunOptions, open_session
@@ -404,6 +405,10 @@ class TopologyTestDriver:
     def sink(self, name: str) -> SinkView:
         """Return a view of the rows of the sink `name`."""
         return SinkView(self.data_dir, name)
+
+    def source_clock(self, txid: int | None = None) -> Clock | None:
+        """Return the source's clock of `txid`, by default of the last committed one; None if it has no clocks."""
+        return read_clock(self.data_dir, txid)
 
     def history(self) -> Any:
         """Return the history, one row per committed txid, as a `pyarrow.Table`."""

@@ -5,12 +5,12 @@ They only record values in a `Declaration`, unchecked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.output import CustomStreamGrouping, Grouping
+from txstorm.api.output import CustomStreamGrouping, FunctionGrouping, Grouping
 from txstorm.topology.graph import Input
 from txstorm.topology.settings import STORM_KEYS, Settings
 
@@ -116,6 +116,12 @@ class BoltDeclarer:
             grouping, stream = stream, grouping
         return self.grouping(component, Grouping("custom", custom=grouping), str(stream))
 
+    def function_grouping(
+        self, component: str, function: Callable[[Sequence[Any]], int], *, stream: str = DEFAULT_STREAM
+    ) -> BoltDeclarer:
+        """Send each tuple to task ``function(values) mod tasks``; the function gets the tuple's values, in order."""
+        return self.grouping(component, Grouping("custom", custom=FunctionGrouping(function)), stream)
+
     def add_configuration(self, key: str, value: Any) -> BoltDeclarer:
         """Set a key of this component's own configuration, which is part of its tasks' ``context.settings``."""
         self._declaration.configuration[key] = value
@@ -130,6 +136,7 @@ class BoltDeclarer:
     directGrouping = direct_grouping  # noqa: N815 - Storm's name
     localOrShuffleGrouping = local_or_shuffle_grouping  # noqa: N815 - Storm's name
     customGrouping = custom_grouping  # noqa: N815 - Storm's name
+    functionGrouping = function_grouping  # noqa: N815
     addConfiguration = add_configuration  # noqa: N815 - Storm's name
 
 

@@ -158,6 +158,9 @@ class Settings(BaseModel):
     max_ends_per_txid: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
         MAX_ENDS, description="window ends that a component fires in one transaction at most; none: no limit"
     )
+    check_laws: Annotated[Count | None, BeforeValidator(_none_word)] = Field(
+        None, description="the laws of monoids are tried on live states in every N-th transaction; none: never"
+    )
     pin_timeout: Duration = Field(
         2.0, description="seconds that a component has to return the value to pin for a transaction"
     )

@@ -129,7 +129,7 @@ def test_a_clock_that_jumps_a_year_ahead_expires_nothing_before_it_is_believed(p
     handle.processAllAvailable()
     machine.lanes.off = YEAR
     machine.word()
-    eventually(lambda: read_status(place)["clock"])
+    eventually(lambda: read_status(place)["wall_clock"])
     time.sleep(0.5)
     assert (machine.count, "CLOCK" in handle.status["message"]) == (1, True)
     if end == "returns":
@@ -172,7 +172,7 @@ def test_a_start_on_a_clock_far_ahead_is_refused_and_one_after_a_night_or_a_week
     machine.topology = machine.topology.with_settings({"clock_patience": 600})
     machine.lanes.off = YEAR
     handle = machine.start(available_now=True).handle
-    eventually(lambda: read_status(place)["clock"])
+    eventually(lambda: read_status(place)["wall_clock"])
     machine.lanes.off = 4 * DAY  # it is set right
     assert handle.awaitTermination(60)
     assert machine.count == 4  # with the words of the refused runs

@@ -266,7 +266,7 @@ def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("reported at", found["told_at"]))
     if seed := found["hash_seed"]:
         rows.append(("hash seed", f"{seed['seed']} (Python {seed['python']})"))
-    clock = found["clock"] if found["running"] else None
+    clock = found["wall_clock"] if found["running"] else None
     named = {
         "BLOCKED": found["blocked"],
         "clock": clock,

@@ -15,6 +15,8 @@ from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.options import DataDir, Json, Ledger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from rich.table import Table
 
@@ -29,6 +31,9 @@ def state(
     txid: Annotated[
         int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
     ] = None,
+    clock: Annotated[
+        str | None, typer.Option(metavar="JSON", help="As of this clock of the source.", show_default=False)
+    ] = None,
     ledger: Ledger = None,
     json: Json = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")] = SHOWN_ROWS,
@@ -36,23 +41,38 @@ def state(
     """Show a state: one row per key, sorted by key. Works beside a live run.
 
     With --json: one line {"state": NAME, "txid": N, "rows": [{column: value, …}, …]}; equal states give equal bytes.
+    With --clock, the first transaction with that clock counts, and "clock" is added.
 
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
     from txstorm.books.data_directory import check_readable
     from txstorm.cli.output import grid, print_json_text, stderr, stdout
+    from txstorm.clocks import Clock
     from txstorm.results.read import rows_json, txid_of
     from txstorm.results.views import StateView
 
-    rows = StateView(check_readable(at_ledger(data_dir, ledger)), name, txid).to_arrow()
+    directory = check_readable(at_ledger(data_dir, ledger))
+    if clock is not None:
+        txid = _at_clock(directory, txid, clock)
+    rows = StateView(directory, name, txid).to_arrow()
     if json:
-        print_json_text(rows_json(rows))
+        more = "" if clock is None else f', "clock": {Clock.parse(clock)}'
+        print_json_text(f"{rows_json(rows)[:-1]}{more}}}")
         return
     shown = rows.slice(0, limit)
     cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
     stdout().print(grid(rows.column_names, cells, right=numbers(rows.schema)))
     more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
     stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
+
+
+def _at_clock(directory: Path, txid: int | None, clock: str) -> int:
+    from txstorm.clocks import Clock
+    from txstorm.operations.kept_history import txid_at_clock
+
+    if txid is not None:
+        raise typer.BadParameter("expected one of --txid and --clock")
+    return txid_at_clock(directory, Clock.parse(clock))
 
 
 def history(
@@ -191,8 +211,12 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
+    from txstorm.books.records import clock_of
+
     parsed = {name: _parsed(row[name]) for name in ("extents", "versions")}
-    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed}
+    clock = clock_of(parsed["extents"])
+    more = {"clock": None if clock is None else dict(clock)}
+    return {**row, "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z", **parsed, **more}
 
 
 def _parsed(text: str | None) -> Any:

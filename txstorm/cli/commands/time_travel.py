@@ -132,6 +132,10 @@ ToTime = Annotated[
         show_default=False,
     ),
 ]
+ToClock = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="Instead: a clock of the source, see history --json.", show_default=False),
+]
 Code = Annotated[
     str | None,
     typer.Option(
@@ -157,6 +161,7 @@ def rewind(
         int | None, typer.Option(metavar="N", min=0, help="The last transaction to keep.", show_default=False)
     ] = None,
     to_time: ToTime = None,
+    to_clock: ToClock = None,
     component: Component = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to-time: only report the transaction.")] = False,
     topology: Code = None,
@@ -176,6 +181,8 @@ def rewind(
     anything of time T or later; without windows and joins, the times of records in the Kafka topics decide. The
     positions as of N are shown. --dry-run shows them, and works beside a live run.
 
+    With --to-clock, N is the first transaction with that clock: partition → the last offset counted.
+
     Example: txstorm rewind txstorm-data/word-count --to-txid 17
 
     Example: txstorm rewind txstorm-data/clicks --to-time 2026-01-31T12:00:00+00:00 --dry-run
@@ -184,6 +191,13 @@ def rewind(
     from txstorm.operations.rewind import rewind as rewind_topology
 
     directory = at_ledger(data_dir, ledger)
+    if to_clock is not None and to_txid is None and to_time is None:
+        from txstorm.clocks import Clock
+        from txstorm.operations.kept_history import txid_at_clock
+
+        to_txid = txid_at_clock(directory, Clock.parse(to_clock))
+    elif to_clock is not None:
+        raise typer.BadParameter("expected one of --to-txid, --to-time and --to-clock")
     found = _target((data_dir, directory), to_txid, to_time, component, topology, dry_run=dry_run)
     if to_time is not None and not json:
         _show(found)
@@ -240,7 +254,7 @@ def _target(
     from txstorm.results.windowed_components import parsed_time
 
     if (to_txid is None) is (to_time is None):
-        raise typer.BadParameter("expected --to-txid N or --to-time T")
+        raise typer.BadParameter("expected --to-txid N, --to-time T or --to-clock JSON")
     if to_time is None:
         if component is not None or topology is not None or dry_run:
             raise typer.BadParameter("--component, --topology and --dry-run belong to --to-time")

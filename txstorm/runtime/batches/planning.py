@@ -162,7 +162,8 @@ class Planning:
         if kind is not None:
             pinned = self._pins(txid, stamp, pinned_of(self.document(txid - 1)), self._books.epoch)
             resumes = self.waiting(txid - 1) if kind == self.kind(txid - 1) == "end" else ()
-            facts = PlanFacts(kind, self.planner.facts(document), pinned, max_ends=self.max_ends, resumes=resumes)
+            known, clock = self.planner.facts(document), self.planner.clock(document)
+            facts = PlanFacts(kind, known, pinned, max_ends=self.max_ends, resumes=resumes, clock=clock)
             document = with_facts(document, facts)
         self.metas[txid] = self._unsaved[txid] = Meta(document, stamp, epoch=self._books.epoch)
 

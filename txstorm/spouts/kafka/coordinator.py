@@ -254,6 +254,10 @@ class KafkaCoordinator(SpoutCoordinator):
         caught_up = not self._aside.busy and all(read)
         return SourceFacts(tuple(names), caught_up=caught_up and bool(names))
 
+    def clock(self, metadata: Any) -> dict[str, int]:
+        """See `SpoutCoordinator`: the consumer's positions − 1, so that gaps and control records are passed."""
+        return {f"{topic}-{number}": end - 1 for (topic, number), end in Positions.after(metadata).next.items()}
+
     def offsets(self, metadata: Any) -> dict[str, int]:
         """See `SpoutCoordinator`; raise `SpoutError` if a topic was recreated since. Call after `offsets_at`."""
         positions, topics = Positions.after(metadata), self._view.topics
