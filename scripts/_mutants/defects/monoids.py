@@ -16,9 +16,21 @@ MUTANTS = (
         MONOIDS,
     ),
     Mutant("partial_states_replace_the_state", "PartialsCommitter.finish_batch", "key in old", "False", MONOIDS),
-    Mutant("states_of_former_tasks_are_lost", "MonoidCommitter._take_over", "reduce(monoid.merge, gone.values(), own)", "own", MONOIDS),
+    Mutant(
+        "states_of_former_tasks_are_lost",
+        "MonoidCommitter._take_over",
+        "reduce(monoid.merge, gone.values(), own)",
+        "own",
+        MONOIDS,
+    ),
     Mutant("a_number_of_another_type_is_merged", "MonoidPlan.state_of", "kind is not None", "False", MONOIDS),
-    Mutant("merges_that_change_their_arguments_pass", "broken_law", "[stored(monoid, one) for one in states] != before", "False", MONOIDS),
+    Mutant(
+        "merges_that_change_their_arguments_pass",
+        "broken_law",
+        "[stored(monoid, one) for one in states] != before",
+        "False",
+        MONOIDS,
+    ),
     Mutant("a_clock_is_one_ahead", "_MemoryCoordinator.clock", "end - 1", "end", CLOCKS),
     Mutant("clocks_of_other_partitions_are_compared", "Clock.__ge__", "self.keys() == other.keys()", "True", CLOCKS),
     Mutant(
