@@ -9,6 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from recovery_cases import long_if
 from shared_session import run_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,11 +23,7 @@ NOTEBOOKS = {
     "07_performance": "local spark-long",
 }
 """Notebook → the engines that it runs on here, `spark-long` in scripts/test-long only."""
-ON_SPARK = [
-    pytest.param(name, marks=pytest.mark.long if "spark-long" in engines else ())
-    for name, engines in NOTEBOOKS.items()
-    if "spark" in engines
-]
+ON_SPARK = long_if(lambda name: "long" in NOTEBOOKS[name], [name for name, on in NOTEBOOKS.items() if "spark" in on])
 pytestmark = pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
 DISPLAY = """
 def show(value):
