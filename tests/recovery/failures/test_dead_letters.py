@@ -167,7 +167,7 @@ def test_a_batch_that_never_ends_is_a_letter_as_a_whole(watch, phase):
     [row] = read_letters(watch.data_dir).to_pylist()
     assert (row["_txid"], row["what"], row["kind"], row["source"]) == (3, "metadata", "lost", "numbers")
     assert row["component"] == ("the worker" if phase == "process" else "commit")
-    assert json.loads(row["record"]) == {"meta": {"0": [4, 2]}}
+    assert json.loads(row["record"]) == {"meta": {"0": [4, 2]}, "facts": {"clock": {"0": 5}}}
     assert sums(watch.data_dir) == dict.fromkeys(NUMBERS[:4] + NUMBERS[6:], 1)
     check(watch.data_dir, 10)
 
