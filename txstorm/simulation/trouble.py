@@ -368,7 +368,8 @@ def _stop(world: World, process: Process) -> None:
     def end() -> None:
         handle.stop(drain=drains)
         state = process.state
-        if handle.exception() is None and drains and state is not None and state.currtx < begun:
+        ended = handle.exception() is not None or handle.killed is not None  # a kill cancels what is still in flight
+        if drains and not ended and state is not None and state.currtx < begun:
             world.violates(7, f"{process} does not commit everything in flight, up to txid {begun - 1}: {state}")
 
     process.does("stop", end)
