@@ -250,5 +250,14 @@ class MonoidPlan:
         return state
 
     def key_of(self, row: Any) -> Any:
-        """Return the key of a tuple, in the form that states take: a plain value, or a tuple of several."""
-        return row[self.key[0]] if len(self.key) == 1 else tuple(row[name] for name in self.key)
+        """Return the key of a tuple, in the form that states take: a plain value, or a tuple of several.
+
+        Raises `StateError` if a value is not of its declared type: True would be merged into the state of 1.
+        """
+        values = tuple(row[name] for name in self.key)
+        for value, (name, declared) in zip(values, self.bolt.keys.items(), strict=True):
+            kind = arrow_type(declared)
+            if kind is not None and (fault := misfit(kind, value)) is not None:
+                msg = f"state {self.bolt.table!r}, key column {name!r}: {fault}"
+                raise StateError(msg)
+        return values[0] if len(values) == 1 else values

@@ -211,6 +211,11 @@ class PartialsCommitter(MonoidCommitter):
     def execute_batch(self, batch: Any) -> None:
         """Take partial states."""
         plan = self.plan
+        kinds = [arrow_type(declared) for declared in plan.bolt.keys.values()]
+        if [batch.schema.field(name).type for name in plan.key] != kinds:  # each key is checked
+            for row in batch.to_pylist():
+                self._parts.setdefault(plan.key_of(row), []).append(restored(plan.monoid, row[STATE]))
+            return
         states = batch.column(STATE).to_pylist()
         keys: list[Any] = [self._context.task] * len(states)
         if plan.key:

@@ -24,6 +24,7 @@ MUTANTS = (
         MONOIDS,
     ),
     Mutant("a_number_of_another_type_is_merged", "MonoidPlan.state_of", "kind is not None", "False", MONOIDS),
+    Mutant("a_key_of_another_type_is_merged", "MonoidPlan.key_of", "kind is not None", "False", MONOIDS),
     Mutant(
         "merges_that_change_their_arguments_pass",
         "broken_law",

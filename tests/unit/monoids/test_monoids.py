@@ -253,6 +253,21 @@ def test_a_bad_record_becomes_one_letter_and_takes_nothing_along(way, bad, tmp_p
     assert [json.loads(one["record"]) for one in letters] == ([] if bad is None else [{"tag": "b", "n": bad}])
 
 
+@pytest.mark.parametrize("emit", ["batch", "tuple"])
+@pytest.mark.parametrize("stranger", [True, 1.0, "1"])
+def test_a_key_of_another_type_is_not_merged_into_an_equal_one(emit, stranger, tmp_path):
+    spout = MemoryTransactionalSpout([[(1, 5), (2, 6)], [(stranger, 7)]], ["k", "n"], take=9)
+    builder = TransactionalTopologyBuilder("keys", "spout", spout, 2)
+    builder.set_bolt("bolt", MonoidBolt("found", SetUnion(), {"k": int}, to_state="n", emit=emit)).global_grouping(
+        "spout"
+    )
+    settings = {"on_error": "dead_letter"}
+    handle = run(builder.build_topology(), data_dir=tmp_path, engine="local", available_now=True, settings=settings)
+    handle.awaitTermination()
+    assert shown(handle, "found") == [(1, [5]), (2, [6])]
+    assert len(DeadLettersView(tmp_path).to_pylist()) == 1
+
+
 def test_laws_are_tried_on_live_states(tmp_path):
     spout = MemoryTransactionalSpout([[("a", 1), ("a", 2)], [("a", 3), ("b", 4)]], ["tag", "n"], take=1)
     builder = TransactionalTopologyBuilder("laws", "spout", spout, 2)
