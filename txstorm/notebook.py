@@ -17,11 +17,10 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.errors import InputError, MissingDependency
 from txstorm.lanes import THREADS
-from txstorm.monitor.live import as_html, line
+from txstorm.monitor.live import Watcher, as_html, line
 from txstorm.operations.lifecycle import activate, deactivate
 from txstorm.results.views import SinkView, StateView, committed_txid, kept_txid, tables_of
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.watch import Watcher
 
 log = logging.getLogger("txstorm.notebook")
 LEAVE = "Interrupt the cell to stop watching; the run continues. handle.stop() ends the run."

@@ -12,8 +12,7 @@ from window_cases import Report
 from txstorm import CompositeSpout, Count, Duration, TransactionalTopologyBuilder, WindowAggregate
 from txstorm.bolts import Identity
 from txstorm.errors import FailedException
-from txstorm.monitor.live import as_html, line
-from txstorm.runtime.watch import Watcher
+from txstorm.monitor.live import Watcher, as_html, line
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 from txstorm.topology.graph import Topology
 

@@ -17,6 +17,7 @@ from txstorm.cli.output import Interrupted, exit_code_of, print_json, report, st
 from txstorm.cli.screen import Screen, screen_for
 from txstorm.cli.tables import PlainTable
 from txstorm.errors import TxstormError
+from txstorm.monitor.live import Watcher
 from txstorm.monitor.progress import Snapshot, windows_json
 from txstorm.results.views import committed_txid
 from txstorm.results.windowed_components import MOST_COUNTED, open_window_counts
@@ -24,7 +25,6 @@ from txstorm.results.windows import PROGRESS
 from txstorm.runtime.failures import letters_command
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.run import run
-from txstorm.runtime.watch import Watcher
 from txstorm.topology.graph import Topology
 
 POLL = 0.2

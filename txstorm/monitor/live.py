@@ -6,6 +6,7 @@ import html
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -36,6 +37,18 @@ class Moment:
     phase: str
     snapshot: Snapshot
     recent: Sequence[TransactionProgress] = ()
+
+
+class Watcher:
+    """Callable that returns the current state of the run of `handle`, a `RunHandle`, as a `Moment`."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __call__(self) -> Moment:
+        """Return the current state of the run."""
+        handle = self._handle
+        return Moment(handle.name, handle.engine, handle.phase, handle.progress, handle.recentProgress)
 
 
 def line(moment: Moment) -> str:

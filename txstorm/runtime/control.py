@@ -11,9 +11,8 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from txstorm.api.context import WorkProgress
 from txstorm.books.requests import (
@@ -35,6 +34,7 @@ from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Op
 from txstorm.monitor.progress import Monitor
+from txstorm.runtime.companion import CommandHandler, Companion, Decision
 from txstorm.runtime.session import Session
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
@@ -44,40 +44,6 @@ POLL = 0.2
 TELL = 0.5
 WORK = 5.0
 """Intervals in seconds: requests are looked for, the status is written, and in it how far work is that takes long."""
-P = TypeVar("P")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Decision on a life-cycle request: the answer to the requesting process, and the resulting effects.
-
-    Attributes:
-        result: the answer to the requesting process.
-        act: carries out the request; called after the answer has been stored.
-        values: ledger path → value, stored in one write with the answer.
-    """
-
-    result: Mapping[str, Any]
-    act: Callable[[], None]
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class CommandHandler(Generic[P]):
-    """Handler of one life-cycle command in the running process.
-
-    Attributes:
-        name: the command's name in requests; for commands of a front end it begins with that front end's name
-            (``dadstorm.freeze``).
-        parse: builds the payload from the arguments of a request; raises `InputError`, or `KeyError`, `TypeError` or
-            `ValueError` for malformed arguments. It must ignore fields that it does not know.
-        decide: returns the decision, without side effects; raises `InputError` to refuse the request. Called on the
-            driver thread with the run's `Control`, the payload and the request.
-    """
-
-    name: str
-    parse: Callable[[Mapping[str, Any]], P]
-    decide: Callable[[Control, P, Request], Decision]
 
 
 class Control:
@@ -97,6 +63,7 @@ class Control:
     Attributes:
         session, state, feed, stop: the arguments of the same names, for command handlers.
         killer: description of the process that ended the run with `kill`; None if the run was not killed.
+        companion: adds to the status what the front end of the topology shows.
     """
 
     def __init__(
@@ -120,6 +87,7 @@ class Control:
         self._work: list[dict[str, Any]] = []
         self._work_at = 0.0
         self.killer: str | None = None
+        self.companion = Companion()
 
     @property
     def mode(self) -> str:
@@ -328,6 +296,7 @@ class Control:
             "parallelism": _parallelism(session.topology),
             "logs": session.store.upkeep.log_spans() if session.settings.log_entries else {},
             "killed_by": self.killer,
+            **({self.companion.name: dict(self.companion.status())} if self.companion.name else {}),
             "error": None if error is None else f"{type(error).__name__}: {error}"[:4000],
         }
 
@@ -378,13 +347,15 @@ CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
 """The commands that every run has."""
 
 
-def with_commands(added: Iterable[CommandHandler[Any]]) -> Mapping[str, CommandHandler[Any]]:
-    """Return the handlers of `CORE_COMMANDS` and of the commands added by a front end, keyed by name.
+def with_commands(
+    added: Iterable[CommandHandler[Any]], known: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS
+) -> Mapping[str, CommandHandler[Any]]:
+    """Return the handlers `known` and those of the commands added by a front end, keyed by name.
 
     Raises:
         ValueError: two commands have the same name.
     """
-    found = dict(CORE_COMMANDS)
+    found = dict(known)
     for handler in added:
         if handler.name in found:
             msg = f"command {handler.name!r}: two handlers have this name; begin it with the name of the front end"

@@ -28,11 +28,13 @@ from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
-from txstorm.runtime.control import CORE_COMMANDS, CommandHandler, Control
+from txstorm.runtime.companion import CommandHandler, CompanionSite, companion_of
+from txstorm.runtime.control import CORE_COMMANDS, Control, with_commands
 from txstorm.runtime.failures import Warnings, batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.loop import LONGEST, Loop, Waiters
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
+from txstorm.runtime.snapshots import Snapshots
 
 log = logging.getLogger("txstorm.driver")
 LONG = 1.0
@@ -58,7 +60,7 @@ class Driver:
     """Runs an opened session until it is done, stopped or failed.
 
     `run` is the body of the driver thread. A caller that steps through transactions on its own thread uses `open`,
-    `turn`, `pass_time` and `close` instead, with `PhaseEnds` (see `txstorm.runtime.stepping`).
+    `turn`, `pass_time` and `close` instead, with `PhaseEnds` (see `txstorm.testing.stepping`).
 
     Args:
         session: the opened topology.
@@ -71,6 +73,8 @@ class Driver:
     Attributes:
         jobs: the queue of packs, and the running jobs.
         control: answers life-cycle requests of other processes.
+        snapshots: takes snapshots at clocks of the source.
+        companion: what the front end of the topology adds to the run.
         doom: the error that ends the topology as soon as all txids before the failed one are committed.
     """
 
@@ -106,9 +110,11 @@ class Driver:
             session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.control = Control(
-            session, monitor, lambda: self.state, self._loop.feed, lambda drain: self.stop(drain=drain), commands
-        )
+        self.snapshots = Snapshots()
+        self.companion = companion_of(session.topology)
+        handlers = with_commands(self.companion.commands(), commands)
+        self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self._told_to_stop, handlers)
+        self.control.companion = self.companion
         self.stopping = stopping
         self._warnings = Warnings(log)
         self.jobs = PackQueue(
@@ -161,7 +167,9 @@ class Driver:
         self._upkeep.end()
         self._commits.run(self._session.committer.close)
         self._commits.close()
-        self._waiters.end(self._failure or sys.exception())
+        error = self._failure or sys.exception()
+        self._waiters.end(error)
+        self.companion.close(error)
 
     def open(self) -> None:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
@@ -176,11 +184,15 @@ class Driver:
                 currtx - 1,
             )
         self.control.open()
+        site = CompanionSite(self._session, lambda: self.state, self.snapshots, self._monitor)
+        self.companion.open(site)
         self._look()
 
     def _look(self) -> None:
         """Check the lease, plan new transactions, store their plans, and only then submit them for processing."""
         self._session.books.check_lease()
+        self.snapshots.look()
+        self.companion.look()
         self._loop.feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()
@@ -265,6 +277,9 @@ class Driver:
         if not drain:
             self.stopping.set()
         self._loop.put(lambda: self._stop(drain=drain))
+
+    def _told_to_stop(self, drain: bool) -> None:
+        self.stop(drain=drain)
 
     def _stop(self, *, drain: bool) -> None:
         if drain and any(one.timers for one in self._session.program.components.values()):
@@ -567,6 +582,8 @@ class Driver:
         self._upkeep.committed()
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
+        self.snapshots.committed(last.txid)
+        self.companion.committed(last.txid)
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)
 

@@ -24,7 +24,8 @@ from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
 from txstorm.results.spark_views import register_views
 from txstorm.results.views import DeadLettersView, SinkView, StateView, read_clock, read_directory_history
-from txstorm.runtime.control import CORE_COMMANDS, CommandHandler
+from txstorm.runtime.companion import CommandHandler
+from txstorm.runtime.control import CORE_COMMANDS
 from txstorm.runtime.driver import Driver
 from txstorm.runtime.failures import letters_command, system_failure
 from txstorm.runtime.session import Session

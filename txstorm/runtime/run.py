@@ -16,7 +16,8 @@ from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Listener, Monitor
-from txstorm.runtime.control import CommandHandler, with_commands
+from txstorm.runtime.companion import CommandHandler
+from txstorm.runtime.control import with_commands
 from txstorm.runtime.failures import system_failure
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions, open_session

@@ -27,10 +27,10 @@ from txstorm.results.windowed_components import check_component
 from txstorm.results.windows import ComponentWindows
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
-from txstorm.runtime.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.clock import ManualClock
 from txstorm.testing.emissions import Emission, Emissions
 from txstorm.testing.feed import FeedSpout
+from txstorm.testing.stepping import ONE_AT_A_TIME, Stepper
 from txstorm.testing.windows import LateRow, late_rows, watermark
 from txstorm.topology.graph import Topology
 from txstorm.user_code import described

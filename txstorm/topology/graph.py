@@ -142,6 +142,8 @@ class Topology:
         warnings: warnings of the checks, which did not prevent the topology from being built.
         pending: builds the topology once there is a Spark session, if the columns of frame bolts are not known without;
             None: all are known.
+        companion: makes what a front end adds to a run of this topology (`txstorm.runtime.companion.Companion`), given
+            the topology; None: nothing.
     """
 
     id: str
@@ -149,6 +151,7 @@ class Topology:
     settings: Settings = field(default_factory=Settings)
     warnings: tuple[str, ...] = ()
     pending: Callable[[Settings, Sequence[str], Any], Topology] | None = field(default=None, repr=False)
+    companion: Callable[[Topology], Any] | None = field(default=None, repr=False)
 
     def completed(self, session: Any = None) -> Topology:
         """Return the topology with the columns of all its frame bolts, for which a Spark session is asked if need be.
@@ -169,7 +172,7 @@ class Topology:
                 "first (SparkSession.builder…getOrCreate()), or declare them (set_frame_bolt(…, columns='id INT, …'))"
             )
             raise InputError(msg)
-        return made
+        return replace(made, companion=self.companion)
 
     @property
     def spout(self) -> Component:

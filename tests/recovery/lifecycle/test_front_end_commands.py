@@ -21,7 +21,8 @@ from txstorm.ledger import paths as names
 from txstorm.ledger.lease import utc_now
 from txstorm.operations.lifecycle import activate, ask, deactivate, kill
 from txstorm.operations.status import read_status
-from txstorm.runtime.control import CommandHandler, Control, Decision, with_commands
+from txstorm.runtime.companion import CommandHandler, Decision
+from txstorm.runtime.control import Control, with_commands
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import RunOptions
 from txstorm.runtime.run import launch

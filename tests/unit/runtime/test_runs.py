@@ -13,10 +13,9 @@ from watched import Gathering
 from txstorm import Committer, KeyedState, SinkTable, TransactionalTopologyBuilder, run
 from txstorm.coordinator import journal
 from txstorm.errors import InputError, SettingError, StoppedError, TopologyFailed
-from txstorm.monitor.live import line
+from txstorm.monitor.live import Watcher, line
 from txstorm.operations.status import read_status
 from txstorm.runtime.handle import RunHandle
-from txstorm.runtime.watch import Watcher
 from txstorm.spouts import MemoryTransactionalSpout
 
 PATIENCE = 60

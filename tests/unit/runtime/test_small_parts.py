@@ -19,10 +19,10 @@ from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
 from txstorm.lanes import Inline
 from txstorm.ledger.location import PLACE_FILE
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.runtime import stepping
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.failures import batch_failure, spout_failure
 from txstorm.runtime.loop import Loop, Timers, Waiters
+from txstorm.testing import stepping
 
 ROW = ErrorRow("split", 1, "other", "ValueError", "why", "jobs/a.py:3 in execute", "Traceback …")
 
