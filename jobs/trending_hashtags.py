@@ -5,8 +5,8 @@ txstorm state txstorm-data/trending-hashtags top
 txstorm run "jobs.trending_hashtags:make('kafka://127.0.0.1:9092/hashtags', n=10)"
 
 Spouts read hashtags, ``counts`` counts each of them, ``topn`` keeps the most frequent ones of its instance, and ``top``
-those of all. States: ``counts`` (``tag``, ``state``), ``topn`` and ``top`` (``instance``, ``state``: a list of ``key`` and
-``count``).
+those of all. States: ``counts`` (``tag``, ``state``), ``topn`` and ``top`` (``instance``, ``state``: a list of ``key``
+and ``count``).
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,11 @@
 """File source: text files as partitions, and their lines as records, with clocks.
 
-Metadata of a txid: ``{"v": 1, "lines": {partition: {"from", "count", "at", "end", "seen": [start, stop,
-digest]}}}``: the number of the first line and how many there are, the bytes where they begin and end, and a range of
-the file with the digest of its content: the last lines that were read, or for a cyclic source all of it. A partition
-whose entry has ``from`` and ``count`` only goes on after these lines.
+Metadata of a txid: ``{"v": 1, "lines": {partition: {"from", "count", "at", "end", "digest", "seen": [start, stop,
+digest]}}}``: the number of the first line and how many there are, the bytes where they begin and end, their digest, and
+what is known of the file: a range of bytes with its digest, that of the last lines that were read, or for a cyclic
+source all of it. A partition whose entry has ``from`` and ``count`` only goes on after these lines.
+
+It is one module, as coordinator, emitters and `HailstormFileSource.read` find and read lines in one way.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ EVERY = 4096
 VALUE = "value"
 """Field of a spout that emits records as they are."""
 FORMAT = 1
+_ALL = 1 << 62
 
 
 class HailstormFileSource:
@@ -98,6 +101,10 @@ class HailstormFileSource:
         """Return the byte at which record `offset` begins; None if the file has fewer lines."""
         return self._indexes[partition].find(offset, cyclic=self.cyclic)
 
+    def count(self, partition: str) -> int:
+        """Return how many lines the file of a partition has now."""
+        return self._indexes[partition].count()
+
     def spout(self, max_batch_rows: int = 1000) -> TransactionalSpout:
         """Return a spout that emits the records as they are, at most `max_batch_rows` in a transaction."""
         return LineSpout(self, max_batch_rows)
@@ -112,7 +119,21 @@ class LineIndex:
         self._status: tuple[int, int] = (0, 0)
 
     def find(self, line: int, *, cyclic: bool = False) -> int | None:
-        """Return the byte at which `line` begins; None if there are fewer lines (`cyclic`: none)."""
+        """Return the byte at which `line` begins, or would begin after the last one; None if there are fewer lines.
+
+        `cyclic`: after the last line comes the first.
+        """
+        number, at, size = self._reach(line)
+        if cyclic and size:
+            return (self._reach(line % number)[1] if number < line else at) % size
+        return at if number == line else None
+
+    def count(self) -> int:
+        """Return the number of lines."""
+        return self._reach(_ALL)[0]
+
+    def _reach(self, line: int) -> tuple[int, int, int]:
+        """Return `line`, or the number of lines if there are fewer, the byte where it begins, and the file's size."""
         with _opened(self._path) as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._status[0] or found.st_size < self._status[1]:
@@ -121,13 +142,11 @@ class LineIndex:
             place = min(line // EVERY, len(self._marks) - 1)
             number, at = place * EVERY, self._marks[place]
             file.seek(at)
-            while number < line:
-                if not (text := file.readline()):
-                    return self.find(line % number) if cyclic and number else None
+            while number < line and (text := file.readline()):
                 number, at = number + 1, at + len(text)
                 if number == len(self._marks) * EVERY and text.endswith(b"\n"):
                     self._marks.append(at)
-        return at % found.st_size if cyclic and found.st_size else at
+            return number, at, found.st_size
 
 
 @dataclass(frozen=True)
@@ -138,6 +157,7 @@ class _Lines:
     count: int
     at: int | None
     end: int | None
+    digest: str = ""
     seen: tuple[int, int, str] = (0, 0, "")
 
     @property
@@ -147,13 +167,15 @@ class _Lines:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry in the metadata."""
-        return {"from": self.first, "count": self.count, "at": self.at, "end": self.end, "seen": list(self.seen)}
+        place = {"from": self.first, "count": self.count, "at": self.at, "end": self.end}
+        return {**place, "digest": self.digest, "seen": list(self.seen)}
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> _Lines:
         """Return the lines of an entry."""
         start, stop, digest = stored.get("seen", (0, 0, ""))
-        return cls(stored["from"], stored["count"], stored.get("at"), stored.get("end"), (start, stop, digest))
+        first, count, at, end = (stored.get(name) for name in ("from", "count", "at", "end"))
+        return cls(first, count, at, end, stored.get("digest", ""), (start, stop, digest))
 
 
 class LineSpout(TransactionalSpout):
@@ -198,20 +220,32 @@ class LineCoordinator(SpoutCoordinator):
     def initialize_transaction(
         self, txid: int, prev_metadata: Any, upto: Mapping[str, int] | None = None
     ) -> dict[str, Any] | object:
-        """See `SpoutCoordinator`; no line behind `upto`, partition → offset, is planned, and none of other partitions.
-
-        A transaction without lines is not planned.
-        """
+        """See `SpoutCoordinator`; a transaction without lines is not planned."""
         before = {name: self._continued(name, lines) for name, lines in self._before(prev_metadata).items()}
         read = self._read(txid, before, upto)
         if not any(read.values()):
             return NOT_READY
-        planned = {name: self._lines(name, before[name], read[name]) for name in self._source.partitions}
+        known = before if upto is None or prev_metadata is None else {*prev_metadata["lines"], *upto}
+        planned = {name: self._lines(before[name], read[name]) for name in self._source.partitions if name in known}
         return {"v": FORMAT, "lines": {name: lines.to_json() for name, lines in planned.items()}}
 
     def clock(self, metadata: Any) -> dict[str, int]:
         """See `SpoutCoordinator`."""
-        return {name: lines.next - 1 for name, lines in self._before(metadata).items()}
+        known = self._before(metadata)
+        return {name: known[name].next - 1 for name in (known if metadata is None else metadata["lines"])}
+
+    def at_clock(self, clock: Mapping[str, int]) -> dict[str, Any]:
+        """See `SpoutCoordinator`."""
+        if unknown := [name for name in clock if name not in self._source.paths]:
+            msg = f"file source: the clock has partition {unknown[0]!r}, and no file has its name; name it, too"
+            raise SpoutError(msg)
+        return {"v": FORMAT, "lines": {name: {"from": offset + 1, "count": 0} for name, offset in clock.items()}}
+
+    def ends(self) -> Mapping[str, int] | None:
+        """See `SpoutCoordinator`: a file ends where it does now."""
+        if self._source.cyclic:
+            return None
+        return {name: self._source.count(name) - 1 for name in self._source.partitions}
 
     def latest(self) -> Mapping[str, int] | None:
         """See `SpoutCoordinator`; a cyclic source has no end."""
@@ -300,14 +334,14 @@ class LineCoordinator(SpoutCoordinator):
         at, cyclic = (before.end or 0) + taken, self._source.cyclic
         return read_lines(self._source.paths[name], _wrapped(at, before) if cyclic else at, wanted, cyclic=cyclic)
 
-    def _lines(self, name: str, before: _Lines, read: list[bytes]) -> _Lines:
+    def _lines(self, before: _Lines, read: list[bytes]) -> _Lines:
         at, data = before.end or 0, b"".join(read)
-        end, seen = at + len(data), before.seen
+        end, seen, digest = at + len(data), before.seen, _digest(data)
         if self._source.cyclic:
             end = _wrapped(end, before)
         elif read:
-            seen = at, end, _digest(data)
-        return _Lines(before.next, len(read), at, end, seen)
+            seen = at, end, digest
+        return _Lines(before.next, len(read), at, end, digest, seen)
 
 
 def _wrapped(at: int, lines: _Lines) -> int:
@@ -332,19 +366,12 @@ class _LineEmitter(Emitter):
                 msg = f"file source: partition {name!r} was planned, and no file has its name; name it again"
                 raise SpoutError(msg)
             read = read_lines(path, lines.at or 0, lines.count, cyclic=self._source.cyclic)
-            self._check(path, lines, read)
+            if _digest(b"".join(read)) != lines.digest:
+                raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
             collector.partition(number)
             collector.origin(_origin(name, lines.first))
             for line in read:
                 collector.emit(without_end(line))
-
-    def _check(self, path: str, lines: _Lines, read: list[bytes]) -> None:
-        if self._source.cyclic:
-            same = len(read) == lines.count and _size(path) == lines.seen[1]
-        else:
-            same = _digest(b"".join(read)) == lines.seen[2]
-        if not same:
-            raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
 
 
 def _origin(partition: str, first: int) -> Any:

@@ -134,7 +134,7 @@ class TextFileWriter:
             if found != expected:
                 return False
             if self._whole:
-                length = self._replaced(texts[-1:]) or length
+                length = self._replaced(texts[-1:]) or length or 0
             else:
                 length = self._appended(texts, length)
             faults.point("file.written")
