@@ -244,7 +244,8 @@ class HailstormCompanion(Companion):
     def _positions(self) -> dict[str, Clock]:
         """Return where each instance of the spout stands: i of n reads partitions i, i + n, … of each source."""
         spouts = _processors(self._topology.spout)
-        clock = self._run.snapshots.planned or self._loaded or Clock()
+        planned = self._committed + len(self._run.state().entries)
+        clock = self._run.snapshots.planned or clock_of(self._run.session.planning.document(planned)) or Clock()
         counted: dict[str, int] = {}
         parts: list[dict[str, int]] = [{} for _ in spouts]
         for name in sorted(clock, key=_natural):

@@ -89,16 +89,18 @@ def init_registry(hosts: str, chroot: str, topology: str, settings: Settings | N
 
 
 def _decoded(path: str, node: Node | None) -> Any:
+    if node is None:
+        return None
     try:
-        found = {} if node is None else json.loads(node.data)
-        newer = bool(found) and found["format"] > FORMAT
+        found = json.loads(node.data)
+        newer = found["format"] > FORMAT
     except (ValueError, TypeError, KeyError) as error:
         msg = f"ZooKeeper node {path}: expected what a run of a Hailstorm topology writes, got {node}; remove the node"
         raise DataDirectoryError(msg) from error
     if newer:
         msg = f"ZooKeeper node {path}: expected format {FORMAT}, got {found['format']}; use the txstorm that wrote it"
         raise DataDirectoryError(msg)
-    return found or None
+    return found
 
 
 def _make_parents(zookeeper: ZooKeeperSession, root: str) -> None:
