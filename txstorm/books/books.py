@@ -148,6 +148,11 @@ class Books:
         self.epoch = epoch
         return epoch
 
+    @property
+    def guard(self) -> Sequence[Check]:
+        """The checks that each commit of this coordinator has: of its epoch."""
+        return self._guard
+
     def stored_epoch(self) -> int:
         """Return the epoch of the last coordinator; 0 before the first one."""
         return int(self._read(names.EPOCH) or 0)

@@ -101,3 +101,7 @@ def savepoint_path(name: str) -> str:
 def failure_path(txid: int) -> str:
     """Return the path of the record of the failures of `txid`."""
     return f"{FAILURES}/{txid}"
+
+
+REGISTRY = "hailstorm"
+"""Parent of nodes that are no entries: what runs of Hailstorm topologies show in ZooKeeper."""

@@ -90,6 +90,14 @@ class Companion:
     def committed(self, last: int) -> None:
         """Take note that all transactions up to `last` are committed."""
 
+    def lost(self, why: str, processor: str | None = None) -> None:
+        """Take note that a worker died, or gave no answer in time; the undecided transactions are replayed.
+
+        Args:
+            why: the cause.
+            processor: the lost instance of a component, ``COMPONENT-INDEX``; None: it is not known which.
+        """
+
     def status(self) -> Mapping[str, Any]:
         """Return what the status of the run shows of it; equal as long as nothing has changed."""
         return {}

@@ -113,7 +113,7 @@ class Driver:
         self.snapshots = Snapshots()
         self.companion = companion_of(session.topology)
         handlers = with_commands(self.companion.commands(), commands)
-        self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self._told_to_stop, handlers)
+        self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
         self.control.companion = self.companion
         self.stopping = stopping
         self._warnings = Warnings(log)
@@ -184,8 +184,7 @@ class Driver:
                 currtx - 1,
             )
         self.control.open()
-        site = CompanionSite(self._session, lambda: self.state, self.snapshots, self._monitor)
-        self.companion.open(site)
+        self.companion.open(CompanionSite(self._session, lambda: self.state, self.snapshots, self._monitor))
         self._look()
 
     def _look(self) -> None:
@@ -257,6 +256,13 @@ class Driver:
         else:
             self._loop.feed(ev.Failed(*attempt))
 
+    def lost(self, attempt: TransactionAttempt | None, why: str, processor: str | None = None) -> None:
+        """Report a lost worker: `attempt` and all later ones are replayed, which counts as no failure of theirs."""
+        self.companion.lost(why, processor)
+        if attempt is not None:
+            self._monitor.replayed()
+            self._loop.feed(ev.Failed(*attempt))
+
     def group_done(self, done: Future[GroupOutcome]) -> None:
         """Process the outcome of the group that was handed over to be committed."""
         self._committing -= 1
@@ -272,14 +278,11 @@ class Driver:
 
     # -- calls from other threads -------------------------------------------------------------------------------
 
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, drain: bool = False) -> None:
         """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
         if not drain:
             self.stopping.set()
         self._loop.put(lambda: self._stop(drain=drain))
-
-    def _told_to_stop(self, drain: bool) -> None:
-        self.stop(drain=drain)
 
     def _stop(self, *, drain: bool) -> None:
         if drain and any(one.timers for one in self._session.program.components.values()):
@@ -497,14 +500,12 @@ class Driver:
 
     def _job_failed(self, job: Job, cause: str) -> None:
         """After a worker died or timed out, retry its pack in halves, to isolate the txid at fault (R11, R12)."""
-        alive = [attempt for attempt in job.attempts if self._current(attempt)]
-        if not alive:
+        if not (alive := [attempt for attempt in job.attempts if self._current(attempt)]):
             return
         if len(job.attempts) > 1:
             log.warning("txids %s-%s: %s; retrying in smaller packs", alive[0].txid, alive[-1].txid, cause)
             self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
-            self._monitor.replayed()
-            self._loop.feed(ev.Failed(*alive[0]))
+            self.lost(alive[0], cause)
         else:
             self._user_failed(alive[0], ErrorRow("the worker", 0, "lost", "EngineError", cause, "", ""))
 
@@ -521,6 +522,8 @@ class Driver:
         if row is None:  # the end of the run cut it short
             self._loop.feed(ev.Failed(*attempt, resume=False))
             return
+        if row.kind == "lost":
+            self.companion.lost(row.message)
         decision = self._session.retry.judge(attempt.txid, row)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:

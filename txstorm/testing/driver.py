@@ -174,6 +174,24 @@ class TopologyTestDriver:
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
         self._stepper.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
+    def lose(self, processor: str) -> None:
+        """Lose a processor, as if the worker that runs it had died: all transactions in flight are replayed at once.
+
+        Args:
+            processor: an instance of a component, ``COMPONENT-INDEX``, such as ``counts-0``.
+
+        Raises:
+            InputError: there is no such processor, or the driver is closed.
+            TopologyFailed: user code that ran as a consequence has failed.
+        """
+        topology = self._running().topology
+        known = [f"{one.id}-{index}" for one in topology.components for index in range(one.parallelism)]
+        if processor not in known:
+            hint = near(str(processor), known)
+            msg = f"processor {processor!r}: expected COMPONENT-INDEX{hint}; there are {', '.join(known)}"
+            raise InputError(msg)
+        self._stepper.lose(processor)
+
     def next_tuple(self) -> None:
         """Poll the source, as a run does continuously, for example after adding tuples to it."""
         self._running()

@@ -92,6 +92,10 @@ class Stepper:
         """Fail the current phase of `attempt`. Ignored unless it is the current attempt of its txid."""
         self._step(lambda: self._failed(attempt, row))
 
+    def lose(self, processor: str) -> None:
+        """Lose a processor: all transactions in flight are replayed, as none of them is decided before its `ack`."""
+        self._step(lambda: self._lost(processor))
+
     def pass_time(self, *, timers: bool = True) -> None:
         """Process the passage of time: run the timers that are due, and fail the phases that have timed out.
 
@@ -165,6 +169,15 @@ class Stepper:
             self._driver.group_done(_done(lambda: GroupOutcome(failed=(attempt, row))))
         else:
             self._driver.fail(attempt, row)
+
+    def _lost(self, processor: str) -> None:
+        for held in list(self._held.values()):
+            held.drop()
+            if held.finished is not None:
+                self._driver.group_done(_done(GroupOutcome))
+        self._held.clear()
+        first = next((TransactionAttempt(txid, entry[0]) for txid, entry in self.active.items()), None)
+        self._driver.lost(first, "by the test", processor)
 
     def _take(self, attempt: TransactionAttempt) -> _Held | None:
         held = self._held.get(attempt.txid)
