@@ -13,6 +13,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.spout import SpoutCoordinator, TransactionalSpout
 from txstorm.errors import InputError, TopologyError
+from txstorm.hailstorm.companion import companion_for
 from txstorm.hailstorm.conversion import Convert, ConvertedSpout
 from txstorm.hailstorm.file_source import HailstormFileSource
 from txstorm.hailstorm.sinks import Sink
@@ -135,7 +136,7 @@ class HailstormTopologyBuilder(TransactionalTopologyBuilder):
         """
         if faults := self.validate().faults:
             raise TopologyError(str(self._id), faults)
-        return self._plain().build_topology()
+        return replace(self._plain().build_topology(), companion=companion_for(self._store))
 
     def _plain(self) -> TransactionalTopologyBuilder:
         """Return an ordinary builder with the same components."""

@@ -56,6 +56,8 @@ class Sink(AssembledBolt):
         InputError: `consumer` is none of these, or `every` no int of at least 1.
     """
 
+    processor = "sink"
+
     def __init__(self, consumer: Any, every: int = 1) -> None:
         committer = isinstance(consumer, BatchBolt) and isinstance(consumer, Committer)
         if getattr(consumer, "reads_frames", False) or not (committer or callable(consumer)):

@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
+
 from txstorm.books.requests import Request
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import State
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.session import Session
@@ -66,6 +69,21 @@ class CompanionSite:
     monitor: Monitor
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a new data directory begins with: a clock of the source, behind which it is read, and states.
+
+    Attributes:
+        clock: the clock of the source.
+        states: name of a keyed state → its rows, with the columns of the key and the values.
+        origin: where they come from, for the log.
+    """
+
+    clock: Clock
+    states: Mapping[str, pa.Table]
+    origin: str
+
+
 class Companion:
     """What a front end adds to a run of its topologies; made by `Topology.companion`, once per run.
 
@@ -76,6 +94,14 @@ class Companion:
     """
 
     name = ""
+
+    def begin(self) -> Beginning | None:
+        """Return what the run's new data directory begins with; None: nothing, and the beginning of the source.
+
+        Called before `open`, on the thread that opens the run, and again if that start ends before it is recorded. May
+        take long, and raise any error of a start.
+        """
+        return None
 
     def open(self, site: CompanionSite) -> None:
         """Begin; called once, after the coordinator has been opened."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from txstorm import faults
 from txstorm.books.books import Books
@@ -54,6 +54,7 @@ class Session:
         lanes: run its work, and give the clocks.
         clock: gives the stamps.
         journal: file in which events and commands are recorded; None: no journal.
+        companion: what the front end of the topology adds, a `txstorm.runtime.companion.Companion`.
         retention: removes data older than the retained history; None: history is kept forever.
     """
 
@@ -76,6 +77,7 @@ class Session:
     currtx: int
     lanes: Lanes
     clock: StampClock
+    companion: Any
     journal: TextIO | None = None
     retention: Retention | None = None
     _groups: int = 0

@@ -258,6 +258,25 @@ class KafkaCoordinator(SpoutCoordinator):
         """See `SpoutCoordinator`: the consumer's positions − 1, so that gaps and control records are passed."""
         return {f"{topic}-{number}": end - 1 for (topic, number), end in Positions.after(metadata).next.items()}
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        """See `SpoutCoordinator`; blocks until the brokers answer, and takes their topics for those of the clock."""
+        topics: Mapping[str, Any] = self._aside.wait(self._topics)
+        positions: dict[Partition, int] = {}
+        for name, offset in clock.items():
+            topic, _, number = name.rpartition("-")
+            if topic not in topics or not number.isdecimal():
+                there = ", ".join(topics) or "none"
+                msg = f"spout {self._component!r}: the clock has partition {name!r}, but the topics are {there}"
+                raise SpoutError(msg)
+            positions[topic, int(number)] = offset + 1
+        return Batch(Positions({topic: topics[topic].id for topic, _ in positions}, positions)).to_json()
+
+    def _topics(self) -> Mapping[str, Any]:
+        if not self._view.look(now=True):
+            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
+            raise SpoutError(msg)
+        return self._view.topics
+
     def offsets(self, metadata: Any) -> dict[str, int]:
         """See `SpoutCoordinator`; raise `SpoutError` if a topic was recreated since. Call after `offsets_at`."""
         positions, topics = Positions.after(metadata), self._view.topics
