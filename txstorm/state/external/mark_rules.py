@@ -159,7 +159,8 @@ class MarkedTarget(Generic[R]):
         if found.incarnation != owner.incarnation:
             msg = (
                 f"{self.label}: its store belongs to topology {found.topology!r}, incarnation {found.incarnation}; "
-                f"expected {owner.topology!r}, incarnation {owner.incarnation}; {article} {kind} has one owner: use another one"
+                f"expected {owner.topology!r}, incarnation {owner.incarnation}; {article} {kind} has one owner: "
+                "use another one"
             )
             raise StateError(msg)
         if found.epoch > epoch:
