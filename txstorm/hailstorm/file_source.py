@@ -24,6 +24,7 @@ from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.clocks import Clock
 from txstorm.errors import InputError, SpoutError
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES
@@ -174,8 +175,8 @@ class _Lines:
     def of(cls, stored: Mapping[str, Any]) -> _Lines:
         """Return the lines of an entry."""
         start, stop, digest = stored.get("seen", (0, 0, ""))
-        first, count, at, end = (stored.get(name) for name in ("from", "count", "at", "end"))
-        return cls(first, count, at, end, stored.get("digest", ""), (start, stop, digest))
+        place = stored["from"], stored["count"], stored.get("at"), stored.get("end")
+        return cls(*place, stored.get("digest", ""), (start, stop, digest))
 
 
 class LineSpout(TransactionalSpout):
@@ -218,7 +219,7 @@ class LineCoordinator(SpoutCoordinator):
         self._checked: dict[str, tuple[int, int, int]] = {}
 
     def initialize_transaction(
-        self, txid: int, prev_metadata: Any, upto: Mapping[str, int] | None = None
+        self, txid: int, prev_metadata: Any, upto: Clock | None = None
     ) -> dict[str, Any] | object:
         """See `SpoutCoordinator`; a transaction without lines is not planned."""
         before = {name: self._continued(name, lines) for name, lines in self._before(prev_metadata).items()}
@@ -310,7 +311,7 @@ class LineCoordinator(SpoutCoordinator):
             raise _changed(path, f"bytes {start} to {stop} are other ones than were read")
         return lines.seen
 
-    def _read(self, txid: int, before: Mapping[str, _Lines], upto: Mapping[str, int] | None) -> dict[str, list[bytes]]:
+    def _read(self, txid: int, before: Mapping[str, _Lines], upto: Clock | None) -> dict[str, list[bytes]]:
         """Return the lines that the transaction may read of each file, evenly; what one has not, others may read."""
         names = list(self._source.partitions)
         most = dict.fromkeys(names, self._rows)

@@ -110,11 +110,11 @@ class Driver:
             session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.snapshots = Snapshots()
+        self.snapshots = Snapshots(session, self._commits.in_turn, self._loop.put, self._fail)
         self.companion: Companion = session.companion
         handlers = with_commands(self.companion.commands(), commands)
         self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
-        self.control.companion = self.companion
+        self.control.companion, self.control.snapshots = self.companion, self.snapshots
         self.stopping = stopping
         self._warnings = Warnings(log)
         self.jobs = PackQueue(
@@ -175,7 +175,9 @@ class Driver:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
         self._system.open(currtx)
-        self._loop.feed(ev.Opened(currtx, self._planning.open(currtx)))
+        stored = self._planning.open(currtx)
+        self.snapshots.open()
+        self._loop.feed(ev.Opened(currtx, stored))
         if self._input_ended(currtx):
             log.warning(
                 "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
@@ -211,8 +213,8 @@ class Driver:
         if self._failure is not None:
             return not self._committing
         if self.state.stopped or self._gate.past(self.state.currtx):
-            return True
-        return self._gate.closed and self.state.drained and not self._system.waiting
+            return not self.snapshots.busy
+        return self._gate.closed and self.state.drained and not (self._system.waiting or self.snapshots.busy)
 
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
@@ -350,7 +352,7 @@ class Driver:
         except RAISED as error:
             self._plan_failed(txid, error)
             return ev.NotReady(txid)
-        if asked and not read:
+        if asked and not read and self._planning.bound(txid) is None:  # otherwise it may have data that is held back
             self._waiters.dry = True
             self._gate.saw(0)  # an empty batch, for a source without a latest offset
         if not planned:
@@ -585,7 +587,7 @@ class Driver:
         self._upkeep.committed()
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
-        self.snapshots.committed(last.txid)
+        self.snapshots.committed(outcome.committed)
         self.companion.committed(last.txid)
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)
