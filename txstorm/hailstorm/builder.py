@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from txstorm.api.bolt import BatchBolt, Committer
@@ -159,7 +160,7 @@ class HailstormTopologyBuilder(TransactionalTopologyBuilder):
         return [
             f"spout {name!r}: {why}; {_HAS_CLOCKS}"
             for name, spout in self._sources.items()
-            if (why := _no_clocks(spout, name)) is not None
+            if (why := no_clocks(spout, name)) is not None
         ]
 
     setSpout = set_spout  # noqa: N815 - camelCase throughout
@@ -184,17 +185,38 @@ def _spout(source: Any, rows: int) -> TransactionalSpout:
     raise InputError(msg)
 
 
-def _no_clocks(spout: ConvertedSpout, name: str) -> str | None:
-    """Return why a spout has no clocks; None if it has."""
-    inner = spout.inner
+def no_clocks(spout: Any, name: str) -> str | None:
+    """Return why a spout has no clocks; None if it has. `name`: its component's id."""
+    if isinstance(spout, CompositeSpout):
+        return next((why for each, one in spout.sources.items() if (why := no_clocks(one, each)) is not None), None)
+    inner = spout.inner if isinstance(spout, ConvertedSpout) else spout
     if type(inner).__module__.startswith("txstorm.spouts.kafka"):
         return None  # without a coordinator, which would ask the brokers
     if type(inner).__name__ == "FileSpout" and type(inner).__module__.startswith("txstorm."):
         return "FileSpout reads its files one after another, by bytes, and has no clocks"
-    if getattr(inner, "emits_frames", False):
-        return f"{described(inner)} emits DataFrames, and has no clocks"
+    if not isinstance(inner, TransactionalSpout) or getattr(inner, "emits_frames", False):
+        return f"{described(inner)} has no clocks"
     coordinator = inner.coordinator(TaskContext("", name, 0, 1))
     try:
         return None if type(coordinator).clock is not SpoutCoordinator.clock else f"{described(inner)} has no clocks"
     finally:
         coordinator.close()
+
+
+def as_hailstorm(topology: Topology, store: Any = None, *, from_beginning: bool = False) -> Topology:
+    """Return a topology whose runs have a negotiator and save snapshots, whichever builder made it.
+
+    Args:
+        topology: the topology.
+        store: where snapshots are saved; None: where the topology says.
+        from_beginning: whether a new data directory begins at the beginning, whatever the store has.
+
+    Raises:
+        InputError: its spout has no clocks.
+    """
+    if (why := no_clocks(topology.spout.object, topology.spout.id)) is not None:
+        msg = f"topology {topology.id!r}, spout {topology.spout.id!r}: {why}; {_HAS_CLOCKS}"
+        raise InputError(msg)
+    given = {} if store is None else {"store": store}
+    made: Any = topology.companion or companion_for()
+    return replace(topology, companion=partial(made, from_beginning=from_beginning, **given))

@@ -150,6 +150,8 @@ class _Calls(BatchBolt, Committer):
 class _CallingMap:
     """`MapBackend` that calls a function for each row, in the order of their keys, and has no rows itself."""
 
+    calls = True  # at least once by intent
+
     def __init__(self, function: Consume) -> None:
         self._function = function
 

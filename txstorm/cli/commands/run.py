@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import Signature, signature
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, PrintPython, Target
 
 if TYPE_CHECKING:
+    from txstorm.cli.execute import Ending as RunEnding
     from txstorm.topology.graph import Topology
 
 Command = TypeVar("Command", bound=Callable[..., int])
@@ -114,38 +116,22 @@ def run(
 
     One Ctrl-C ends it cleanly: decided transactions are published, the rest is processed again by the next start.
     """
-    return run_target(Given(**locals()))
+    return run_target(SimpleNamespace(**locals()))
 
 
-@dataclass(frozen=True)
-class Given:
-    """Arguments and options of ``txstorm run``, which are those of its function."""
+def run_target(
+    given: SimpleNamespace,
+    changed: Callable[[Topology], Topology] | None = None,
+    added: Callable[[RunEnding], Mapping[str, Any]] | None = None,
+    want: Mapping[str, int] | None = None,
+) -> int:
+    """Run a topology, given the arguments of `run`; return the exit code.
 
-    target: str
-    engine: EngineName
-    data_dir: str | None
-    ledger: str | None
-    max_pending: str | None
-    min_interval: float | None
-    max_dead_letters: str | None
-    available_now: bool
-    end_of_input: bool
-    until_txid: int | None
-    settings: list[str] | None
-    log_level: LogLevel
-    json: bool
-    journal: str | None
-    standby: bool
-    drop: list[str] | None
-    accept_clock: bool
-    print_python: bool
-
-
-def run_target(given: Given, changed: Callable[[Topology], Topology] = lambda topology: topology) -> int:
-    """Run a topology as the command line says, and return the exit code; `changed` changes it before.
-
-    Raises:
-        BadParameter: options exclude each other.
+    Args:
+        given: the arguments and options of `run`, under their names.
+        changed: changes the topology before it is run.
+        added: returns what the result has besides.
+        want: the clock at which a snapshot is wanted.
     """
     if given.until_txid is not None and (given.available_now or given.end_of_input):
         raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")
@@ -159,11 +145,12 @@ def run_target(given: Given, changed: Callable[[Topology], Topology] = lambda to
     console = stderr()
     log_to(console, given.log_level)
     changes = settings_of(given.settings or [], given.max_pending, given.min_interval, given.max_dead_letters)
-    topology = changed(load(given.target))
+    topology = load(given.target) if changed is None else changed(load(given.target))
     where = given.engine.value, given.data_dir, given.available_now, given.until_txid, changes
     more = given.journal, given.target, given.ledger, given.standby, given.drop
-    request = Request(*where, *more, given.end_of_input, given.accept_clock)
-    ending = execute(topology, request, console)
+    ending = execute(topology, Request(*where, *more, given.end_of_input, given.accept_clock, want), console)
+    if added is not None and ending.error is None:
+        ending = replace(ending, document={**ending.document, **added(ending)})
     return conclude(ending, as_json=given.json, debug=given.log_level is LogLevel.debug)
 
 
