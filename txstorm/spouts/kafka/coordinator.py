@@ -272,7 +272,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return Batch(Positions({topic: topics[topic].id for topic, _ in positions}, positions)).to_json()
 
     def _topics(self, *, now: bool = False) -> Mapping[str, Any]:
-        """Return the topics; raise `SpoutError` if the brokers do not answer. `now`: ask them even if some are known."""
+        """Return the topics; raise `SpoutError` if no broker answers. `now`: ask them even if some are known."""
         if not self._view.look(now=now or not self._view.topics):
             msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
             raise SpoutError(msg)
