@@ -46,11 +46,10 @@ from txstorm.runtime.batches.in_flight import InFlightWindow
 from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.batches.system import Pins, SystemTransactions
 from txstorm.runtime.batches.wall_clock import StampClock, check_not_behind
-from txstorm.runtime.beginning import begin
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher, MakeRun
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
-from txstorm.runtime.companion import Companion, companion_of
+from txstorm.runtime.companion import Companion, begin, companion_of
 from txstorm.runtime.failures import NO_LETTERS, Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session

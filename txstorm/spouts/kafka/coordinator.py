@@ -274,7 +274,7 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def at_clock(self, clock: Mapping[str, int]) -> Any:
         """See `SpoutCoordinator`; blocks until the brokers answer, and takes their topics for those of the clock."""
-        topics: Mapping[str, Any] = self._aside.wait(self._topics)
+        topics: Mapping[str, Any] = self._aside.wait(lambda: self._topics(now=True))
         positions: dict[Partition, int] = {}
         for name, offset in clock.items():
             topic, _, number = name.rpartition("-")
@@ -285,8 +285,9 @@ class KafkaCoordinator(SpoutCoordinator):
             positions[topic, int(number)] = offset + 1
         return Batch(Positions({topic: topics[topic].id for topic, _ in positions}, positions)).to_json()
 
-    def _topics(self) -> Mapping[str, Any]:
-        if not self._view.look(now=True):
+    def _topics(self, *, now: bool = False) -> Mapping[str, Any]:
+        """Return the topics; raise `SpoutError` if no broker answers. `now`: ask them even if some are known."""
+        if not self._view.look(now=now or not self._view.topics):
             msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
             raise SpoutError(msg)
         return self._view.topics
@@ -309,9 +310,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return {named(partition): offset for partition, offset in found.items()}
 
     def _offsets_at(self, milliseconds: int) -> dict[Partition, int]:
-        if not self._view.look(now=not self._view.topics):
-            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
-            raise SpoutError(msg)
+        self._topics()
         found = self._view.offsets_at(self._view.partitions, milliseconds)
         if away := [named(one) for one in self._view.partitions if one not in found]:
             msg = f"spout {self._component!r}: {', '.join(away)}: not available, so its offsets are unknown; try again"
@@ -325,9 +324,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._aside.wait(self._ends)
 
     def _ends(self) -> Any:
-        if not self._view.look(now=not self._view.topics):
-            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
-            raise SpoutError(msg)
+        self._topics()
         self._view.ask_ends(self._view.partitions)
         mark: dict[str, Any] = {}
         for (topic, number), end in self._view.ends.items():
