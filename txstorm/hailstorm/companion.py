@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from txstorm.books.records import clock_of
 from txstorm.clocks import Clock
+from txstorm.engine.port import Processed
 from txstorm.errors import TxstormError
 from txstorm.hailstorm.negotiator import (
     FLOWING,
@@ -88,6 +89,8 @@ class HailstormCompanion(Companion):
         """The clock of the last snapshot, or the one that the run began with: a snapshot at it would be of no use."""
         self._saved_at = -1
         """The last committed txid when the bolts had saved, which they show until it changes."""
+        self._processes: dict[str, tuple[str, int]] = {}
+        """Processor → host and process that ran it last, if that may have been another one than this."""
         self._newest: ClockSnapshot | None = None
         self._problem: str | None = None
 
@@ -128,6 +131,13 @@ class HailstormCompanion(Companion):
                 self._feed(GraceOver())
         if self._registry is not None:
             self._registry.renew(self._entries)
+
+    @override
+    def processed(self, outcomes: Sequence[Processed]) -> None:
+        for outcome in outcomes[-1:]:
+            for (level, task), process in outcome.processes.items():
+                for component in self._run.session.program.stages[level].components:
+                    self._processes[f"{component}-{task}"] = process
 
     @override
     def lost(self, why: str, processor: str | None = None) -> None:
@@ -231,15 +241,20 @@ class HailstormCompanion(Companion):
         found = {}
         for name, offset in self._positions().items():
             at = dict(zip(("partition", "offset"), *offset.items(), strict=True)) if len(offset) == 1 else None
-            found[name] = _entry("spout", "SpoutPaused" if paused else "SpoutRunning", at or {"clock": dict(offset)})
+            state = "SpoutPaused" if paused else "SpoutRunning"
+            found[name] = self._entry(name, "spout", state, at or {"clock": dict(offset)})
         for component in self._topology.components[1:]:
             kind = _kind(component)
             state = "BoltLoaded" if loading else "BoltSaved" if saved else "BoltRunning"
             clock = self._loaded if loading else marks.get(component.id)
             shown = {"clock": None if clock is None else dict(clock)}
             for name in _processors(component):
-                found[name] = _entry(kind, state if kind == "bolt" else "SinkRunning", shown)
+                found[name] = self._entry(name, kind, state if kind == "bolt" else "SinkRunning", shown)
         return found
+
+    def _entry(self, name: str, kind: str, state: str, place: Mapping[str, Any]) -> dict[str, Any]:
+        host, pid = self._processes.get(name) or (socket.gethostname(), os.getpid())
+        return {"kind": kind, "state": state, "host": host, "pid": pid, **place}
 
     def _positions(self) -> dict[str, Clock]:
         """Return where each instance of the spout stands: i of n reads partitions i, i + n, … of each source."""
@@ -283,10 +298,6 @@ def _processors(component: Any) -> list[str]:
 def _kind(component: Any) -> str:
     """Return ``sink`` for a component whose assembled bolt says so in its attribute `processor`, else ``bolt``."""
     return getattr(component.assembled[0], "processor", "bolt") if component.assembled is not None else "bolt"
-
-
-def _entry(kind: str, state: str, place: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, "state": state, "host": socket.gethostname(), "pid": os.getpid(), **place}
 
 
 def _natural(name: str) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from txstorm.books.requests import Request
 from txstorm.coordinator.machine import State
+from txstorm.engine.port import Processed
 from txstorm.monitor.progress import Monitor
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
@@ -86,6 +87,9 @@ class Companion:
 
     def look(self) -> None:
         """Do what is due; called in each turn of the driver's loop."""
+
+    def processed(self, outcomes: Sequence[Processed]) -> None:
+        """Take note that these transactions are processed, each in its current attempt."""
 
     def committed(self, last: int) -> None:
         """Take note that all transactions up to `last` are committed."""

@@ -266,8 +266,7 @@ class Driver:
     def group_done(self, done: Future[GroupOutcome]) -> None:
         """Process the outcome of the group that was handed over to be committed."""
         self._committing -= 1
-        error = done.exception()
-        if error is not None:
+        if (error := done.exception()) is not None:
             self._fail(error)
             return
         outcome = done.result()
@@ -465,6 +464,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
+        self.companion.processed(good)
         inputs = {txid_input.attempt: txid_input for txid_input in job.pack.inputs}
         for outcome in good:
             txid = outcome.attempt.txid
