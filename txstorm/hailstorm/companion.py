@@ -91,6 +91,8 @@ class HailstormCompanion(Companion):
         """The last committed txid when the bolts had saved, which they show until it changes."""
         self._processes: dict[str, tuple[str, int]] = {}
         """Processor → host and process that ran it last, if that may have been another one than this."""
+        self._taken_at = 0
+        """The transaction with whose commit the snapshot is complete; its clock is another if it is planned again."""
         self._newest: ClockSnapshot | None = None
         self._problem: str | None = None
 
@@ -166,17 +168,19 @@ class HailstormCompanion(Companion):
 
     def _complete(self, snapshot: ClockSnapshot) -> None:
         self._newest, self._seen, self._problem = snapshot, snapshot.clock, None
-        self._have_saved(snapshot.clock)
+        if snapshot.txid >= self._taken_at:
+            self._have_saved()
 
     def _given_up(self, clock: Clock, why: str) -> None:
         self._problem = f"no snapshot at {clock}: {why}"
-        self._have_saved(clock)
+        if clock == self._state.clock:
+            self._have_saved()
 
-    def _have_saved(self, clock: Clock) -> None:
-        """Go on after the snapshot that is being taken, if it is the one at `clock`: another one may be wanted."""
-        if self._is_flowing and self._state.clock == clock:
+    def _have_saved(self) -> None:
+        """Go on after the snapshot that is being taken, if there is one."""
+        if self._is_flowing and self._state.clock is not None:
             self._saved_at = self._committed
-            self._feed(*(Saved(bolt, clock) for bolt in sorted(self._state.bolts)))
+            self._feed(*(Saved(bolt, self._state.clock) for bolt in sorted(self._state.bolts)))
 
     # -- the negotiator -------------------------------------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class HailstormCompanion(Companion):
             case Pause():
                 return [Paused(spout, offset) for spout, offset in self._positions().items()]
             case Snapshot(clock):
-                self._seen = clock
+                self._seen, self._taken_at = clock, self._run.session.planning.last_planned()
                 try:
                     self._run.snapshots.take()
                 except TxstormError as error:
@@ -259,8 +263,7 @@ class HailstormCompanion(Companion):
     def _positions(self) -> dict[str, Clock]:
         """Return where each instance of the spout stands: i of n reads partitions i, i + n, … of each source."""
         spouts = _processors(self._topology.spout)
-        planned = self._committed + len(self._run.state().entries)
-        clock = self._run.snapshots.planned or clock_of(self._run.session.planning.document(planned)) or Clock()
+        clock = self._run.snapshots.planned or Clock()
         counted: dict[str, int] = {}
         parts: list[dict[str, int]] = [{} for _ in spouts]
         for name in sorted(clock, key=_natural):
@@ -281,7 +284,7 @@ class HailstormCompanion(Companion):
         return self._run.session.lanes.monotonic()
 
     def _begin_grace(self) -> None:
-        self._grace_at = self._now() + getattr(self._run.session.settings, "snapshot_every", 10.0)
+        self._grace_at = self._now() + self._run.session.settings.snapshot_every
 
 
 def _expecting(topology: Topology) -> MasterState:

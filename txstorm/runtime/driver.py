@@ -110,11 +110,11 @@ class Driver:
             session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.snapshots = Snapshots()
+        self.snapshots = Snapshots(session, self._commits.in_turn, self._loop.put, self._fail)
         self.companion = companion_of(session.topology)
         handlers = with_commands(self.companion.commands(), commands)
         self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
-        self.control.companion = self.companion
+        self.control.companion, self.control.snapshots = self.companion, self.snapshots
         self.stopping = stopping
         self._warnings = Warnings(log)
         self.jobs = PackQueue(
@@ -175,7 +175,9 @@ class Driver:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
         self._system.open(currtx)
-        self._loop.feed(ev.Opened(currtx, self._planning.open(currtx)))
+        stored = self._planning.open(currtx)
+        self.snapshots.open()
+        self._loop.feed(ev.Opened(currtx, stored))
         if self._input_ended(currtx):
             log.warning(
                 "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
@@ -211,8 +213,8 @@ class Driver:
         if self._failure is not None:
             return not self._committing
         if self.state.stopped or self._gate.past(self.state.currtx):
-            return True
-        return self._gate.closed and self.state.drained and not self._system.waiting
+            return not self.snapshots.busy
+        return self._gate.closed and self.state.drained and not (self._system.waiting or self.snapshots.busy)
 
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
@@ -349,7 +351,7 @@ class Driver:
         except RAISED as error:
             self._plan_failed(txid, error)
             return ev.NotReady(txid)
-        if asked and not read:
+        if asked and not read and self._planning.bound(txid) is None:  # otherwise it may have data that is held back
             self._waiters.dry = True
             self._gate.saw(0)  # an empty batch, for a source without a latest offset
         if not planned:
@@ -428,8 +430,7 @@ class Driver:
         return replace(pack, place=self._session.store.staging_place) if self._session.program.frame_sinks else pack
 
     def _current(self, attempt: TransactionAttempt) -> bool:
-        entry = self.state.active.get(attempt.txid)
-        return entry is not None and entry[0] == attempt.attempt_id
+        return self.state.active.get(attempt.txid, (None,))[0] == attempt.attempt_id
 
     def _job_done(self, job: Job) -> None:
         if not self.jobs.finish(job) or self._failure is not None:
@@ -447,8 +448,7 @@ class Driver:
         self._window.job_took(seconds, work, len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
         for place, outcome in enumerate(good):
-            misread = self._planning.misread(outcome)
-            if misread is not None:  # ends the topology after the txids before it are committed
+            if (misread := self._planning.misread(outcome)) is not None:  # the txids before it are committed
                 self._take_processed(job, good[:place], seconds)
                 self.doom = misread
                 self._loop.feed(ev.Failed(*outcome.attempt, resume=False))
@@ -585,7 +585,7 @@ class Driver:
         self._upkeep.committed()
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
-        self.snapshots.committed(last.txid)
+        self.snapshots.committed(outcome.committed)
         self.companion.committed(last.txid)
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)

@@ -13,6 +13,7 @@ from typing import TextIO
 from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.records import Identity, clock_of
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
@@ -55,6 +56,7 @@ class Session:
         clock: gives the stamps.
         journal: file in which events and commands are recorded; None: no journal.
         retention: removes data older than the retained history; None: history is kept forever.
+        want: the clock of the source at which the run shall take a snapshot; None: none.
     """
 
     data_dir: Path
@@ -78,6 +80,7 @@ class Session:
     clock: StampClock
     journal: TextIO | None = None
     retention: Retention | None = None
+    want: Clock | None = None
     _groups: int = 0
 
     def machine_config(self) -> Config:

@@ -293,6 +293,15 @@ class TopologyTestDriver:
         while self.committed < last:
             self.ack(self.committed + 1)
 
+    def want(self, clock: Mapping[str, int], name: str | None = None) -> None:
+        """Ask for a snapshot at `clock`, which no transaction passes; raises the errors of `RunHandle.want_snapshot`.
+
+        When the transaction with this clock is committed, the snapshot is complete: see
+        `txstorm.operations.savepoints.list_snapshots`. `advance` gives it up after ``snapshot_wait`` seconds.
+        """
+        self._running()
+        self._stepper.want(Clock(clock), name)
+
     def restart(self, topology: Topology | None = None) -> None:
         """Stop as if the process had been killed, and restart on the same directory.
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import Kind
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.port import ErrorRow
 from txstorm.monitor.progress import Monitor
@@ -114,6 +115,10 @@ class Stepper:
             self.wake()
         finally:
             self._session.system.ask(None)
+
+    def want(self, clock: Clock, name: str | None) -> None:
+        """Ask for a snapshot at a clock; see `Snapshots.want`."""
+        self._step(lambda: self._driver.snapshots.want(clock, name))
 
     def close(self) -> None:
         """Drop everything undecided, as if the process had been killed. The caller releases the session afterwards."""
