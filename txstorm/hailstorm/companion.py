@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from txstorm.books.records import clock_of
 from txstorm.clocks import Clock
+from txstorm.engine.port import Processed
 from txstorm.errors import TxstormError
 from txstorm.hailstorm.negotiator import (
     FLOWING,
@@ -88,6 +89,10 @@ class HailstormCompanion(Companion):
         """The clock of the last snapshot, or the one that the run began with: a snapshot at it would be of no use."""
         self._saved_at = -1
         """The last committed txid when the bolts had saved, which they show until it changes."""
+        self._processes: dict[str, tuple[str, int]] = {}
+        """Processor → host and process that ran it last, if that may have been another one than this."""
+        self._taken_at = 0
+        """The transaction with whose commit the snapshot is complete; its clock is another if it is planned again."""
         self._newest: ClockSnapshot | None = None
         self._problem: str | None = None
 
@@ -130,6 +135,13 @@ class HailstormCompanion(Companion):
             self._registry.renew(self._entries)
 
     @override
+    def processed(self, outcomes: Sequence[Processed]) -> None:
+        for outcome in outcomes[-1:]:
+            for (level, task), process in outcome.processes.items():
+                for component in self._run.session.program.stages[level].components:
+                    self._processes[f"{component}-{task}"] = process
+
+    @override
     def lost(self, why: str, processor: str | None = None) -> None:
         # Of a worker it is not known which processors it ran last: they all register again, whichever is named.
         log.warning("%s is lost (%s): all processors register again", processor or "a worker", why)
@@ -156,17 +168,19 @@ class HailstormCompanion(Companion):
 
     def _complete(self, snapshot: ClockSnapshot) -> None:
         self._newest, self._seen, self._problem = snapshot, snapshot.clock, None
-        self._have_saved(snapshot.clock)
+        if snapshot.txid >= self._taken_at:
+            self._have_saved()
 
     def _given_up(self, clock: Clock, why: str) -> None:
         self._problem = f"no snapshot at {clock}: {why}"
-        self._have_saved(clock)
+        if clock == self._state.clock:
+            self._have_saved()
 
-    def _have_saved(self, clock: Clock) -> None:
-        """Go on after the snapshot that is being taken, if it is the one at `clock`: another one may be wanted."""
-        if self._is_flowing and self._state.clock == clock:
+    def _have_saved(self) -> None:
+        """Go on after the snapshot that is being taken, if there is one."""
+        if self._is_flowing and self._state.clock is not None:
             self._saved_at = self._committed
-            self._feed(*(Saved(bolt, clock) for bolt in sorted(self._state.bolts)))
+            self._feed(*(Saved(bolt, self._state.clock) for bolt in sorted(self._state.bolts)))
 
     # -- the negotiator -------------------------------------------------------------------------------------------
 
@@ -195,7 +209,7 @@ class HailstormCompanion(Companion):
             case Pause():
                 return [Paused(spout, offset) for spout, offset in self._positions().items()]
             case Snapshot(clock):
-                self._seen = clock
+                self._seen, self._taken_at = clock, self._run.session.planning.last_planned()
                 try:
                     self._run.snapshots.take()
                 except TxstormError as error:
@@ -231,21 +245,25 @@ class HailstormCompanion(Companion):
         found = {}
         for name, offset in self._positions().items():
             at = dict(zip(("partition", "offset"), *offset.items(), strict=True)) if len(offset) == 1 else None
-            found[name] = _entry("spout", "SpoutPaused" if paused else "SpoutRunning", at or {"clock": dict(offset)})
+            state = "SpoutPaused" if paused else "SpoutRunning"
+            found[name] = self._entry(name, "spout", state, at or {"clock": dict(offset)})
         for component in self._topology.components[1:]:
             kind = _kind(component)
             state = "BoltLoaded" if loading else "BoltSaved" if saved else "BoltRunning"
             clock = self._loaded if loading else marks.get(component.id)
             shown = {"clock": None if clock is None else dict(clock)}
             for name in _processors(component):
-                found[name] = _entry(kind, state if kind == "bolt" else "SinkRunning", shown)
+                found[name] = self._entry(name, kind, state if kind == "bolt" else "SinkRunning", shown)
         return found
+
+    def _entry(self, name: str, kind: str, state: str, place: Mapping[str, Any]) -> dict[str, Any]:
+        host, pid = self._processes.get(name) or (socket.gethostname(), os.getpid())
+        return {"kind": kind, "state": state, "host": host, "pid": pid, **place}
 
     def _positions(self) -> dict[str, Clock]:
         """Return where each instance of the spout stands: i of n reads partitions i, i + n, … of each source."""
         spouts = _processors(self._topology.spout)
-        planned = self._committed + len(self._run.state().entries)
-        clock = self._run.snapshots.planned or clock_of(self._run.session.planning.document(planned)) or Clock()
+        clock = self._run.snapshots.planned or Clock()
         counted: dict[str, int] = {}
         parts: list[dict[str, int]] = [{} for _ in spouts]
         for name in sorted(clock, key=_natural):
@@ -266,7 +284,7 @@ class HailstormCompanion(Companion):
         return self._run.session.lanes.monotonic()
 
     def _begin_grace(self) -> None:
-        self._grace_at = self._now() + getattr(self._run.session.settings, "snapshot_every", 10.0)
+        self._grace_at = self._now() + self._run.session.settings.snapshot_every
 
 
 def _expecting(topology: Topology) -> MasterState:
@@ -283,10 +301,6 @@ def _processors(component: Any) -> list[str]:
 def _kind(component: Any) -> str:
     """Return ``sink`` for a component whose assembled bolt says so in its attribute `processor`, else ``bolt``."""
     return getattr(component.assembled[0], "processor", "bolt") if component.assembled is not None else "bolt"
-
-
-def _entry(kind: str, state: str, place: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, "state": state, "host": socket.gethostname(), "pid": os.getpid(), **place}
 
 
 def _natural(name: str) -> list[Any]:

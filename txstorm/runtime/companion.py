@@ -14,6 +14,7 @@ from txstorm.books.books import Books
 from txstorm.books.requests import Request
 from txstorm.clocks import Clock
 from txstorm.coordinator.machine import State
+from txstorm.engine.port import Processed
 from txstorm.errors import InputError
 from txstorm.monitor.progress import Monitor
 from txstorm.recovery.clone import fill_state
@@ -122,6 +123,9 @@ class Companion:
 
     def look(self) -> None:
         """Do what is due; called in each turn of the driver's loop."""
+
+    def processed(self, outcomes: Sequence[Processed]) -> None:
+        """Take note that these transactions are processed, each in its current attempt."""
 
     def committed(self, last: int) -> None:
         """Take note that all transactions up to `last` are committed."""

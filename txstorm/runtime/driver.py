@@ -268,8 +268,7 @@ class Driver:
     def group_done(self, done: Future[GroupOutcome]) -> None:
         """Process the outcome of the group that was handed over to be committed."""
         self._committing -= 1
-        error = done.exception()
-        if error is not None:
+        if (error := done.exception()) is not None:
             self._fail(error)
             return
         outcome = done.result()
@@ -431,8 +430,7 @@ class Driver:
         return replace(pack, place=self._session.store.staging_place) if self._session.program.frame_sinks else pack
 
     def _current(self, attempt: TransactionAttempt) -> bool:
-        entry = self.state.active.get(attempt.txid)
-        return entry is not None and entry[0] == attempt.attempt_id
+        return self.state.active.get(attempt.txid, (None,))[0] == attempt.attempt_id
 
     def _job_done(self, job: Job) -> None:
         if not self.jobs.finish(job) or self._failure is not None:
@@ -450,8 +448,7 @@ class Driver:
         self._window.job_took(seconds, work, len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
         for place, outcome in enumerate(good):
-            misread = self._planning.misread(outcome)
-            if misread is not None:  # ends the topology after the txids before it are committed
+            if (misread := self._planning.misread(outcome)) is not None:  # the txids before it are committed
                 self._take_processed(job, good[:place], seconds)
                 self.doom = misread
                 self._loop.feed(ev.Failed(*outcome.attempt, resume=False))
@@ -467,6 +464,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
+        self.companion.processed(good)
         inputs = {txid_input.attempt: txid_input for txid_input in job.pack.inputs}
         for outcome in good:
             txid = outcome.attempt.txid
