@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from snapshot_runs import TAGS, Restoring, counted, donate, plain, save, tags
 
 from txstorm import Clock, CompositeSpout, Monoid, MonoidBolt, TransactionalTopologyBuilder, run
+from txstorm.engine.local import LocalEngine
 from txstorm.errors import InputError, SpoutError
 from txstorm.hailstorm import SnapshotStore, open_store
 from txstorm.hailstorm.saving import Saver, beginning
 from txstorm.lanes import Inline
 from txstorm.monoids import Count, HyperLogLog, Max, Mean, SetUnion, Sum
 from txstorm.monoids.ready_made import restored
+from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.rewind import rewind
+from txstorm.replay.audit import audit
+from txstorm.replay.backfill import check_into
+from txstorm.replay.ranges import span_of
+from txstorm.replay.recording import Recording
 from txstorm.results.views import read_clock
 from txstorm.runtime.snapshots import ClockSnapshot
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
@@ -100,13 +106,24 @@ def test_every_monoid_and_key_comes_back_as_it_was(monoid, values, key, tmp_path
         assert merged(driver.state("b").to_pylist()) == merged(whole)
 
 
-def test_a_rewind_to_txid_0_goes_back_to_the_snapshot(tmp_path):
+def test_rewinds_replays_and_lost_ledgers_of_a_directory_that_began_with_a_snapshot(tmp_path):
     donate(tmp_path / "a", store := open_store(f"memory:{tmp_path}"), 2)
-    run(tags(store), engine="local", data_dir=tmp_path / "b", until_txid=3).awaitTermination()
-    rewind(tmp_path / "b", to_clock={"0": 1, "1": 1})
-    assert read_clock(tmp_path / "b") == {"0": 1, "1": 1}
-    run(tags(None), engine="local", data_dir=tmp_path / "b", until_txid=5).awaitTermination()
-    assert counted(tmp_path / "b") == plain()
+    data_dir = tmp_path / "b"
+    run(tags(store), engine="local", data_dir=data_dir, until_txid=3).awaitTermination()
+    verdicts = []
+    audit(tags(), recording := Recording(data_dir), span_of(recording, None, None), LocalEngine(), verdicts.append)
+    assert [one.equal for one in verdicts] == [True] * 3
+    with pytest.raises(InputError, match="began with the states of a snapshot"):
+        check_into(recording, tmp_path / "c", span_of(recording, None, None))
+    rewind(data_dir, to_clock={"0": 1, "1": 1})
+    assert read_clock(data_dir) == {"0": 1, "1": 1}
+    run(tags(), engine="local", data_dir=data_dir, until_txid=2).awaitTermination()
+    for path in data_dir.glob("ledger.db*"):
+        path.unlink()
+    recover(data_dir)
+    run(tags(), engine="local", data_dir=data_dir, until_txid=5).awaitTermination()
+    assert counted(data_dir) == plain()
+    assert counted(data_dir, 0) == plain(taken={"0": 1, "1": 1})
 
 
 def test_nothing_saved_or_from_the_beginning(tmp_path):
@@ -245,8 +262,13 @@ def test_a_directory_that_has_begun_does_not_ask(tmp_path, caplog):
     for _ in range(2):
         with TopologyTestDriver(made, data_dir=tmp_path / "b") as driver:
             pass
+    donate(tmp_path / "a", store, 3)
+    for path in (tmp_path / "b").glob("ledger.db*"):
+        path.unlink()
+    recover(tmp_path / "b")
     with TopologyTestDriver(made, data_dir=tmp_path / "b") as driver:
-        driver.commit(1)
+        driver.commit(6)
+        assert counted(tmp_path / "b") == plain()
     assert [one.begun for one in asked] == [1, 0, 0]
     assert caplog.text.count("begins with the snapshot at") == 1
 
