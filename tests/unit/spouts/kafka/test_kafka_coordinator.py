@@ -40,6 +40,21 @@ def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
     return planner, first
 
 
+def test_a_clock_is_what_metadata_of_its_positions_give():
+    brokers = Brokers(t={0: [5, 155], 1: [0, 20], 2: [0, 3]})
+    planner = coordinator(brokers)
+    clock = {"t-0": 84, "t-1": -1}
+    made = planner.at_clock(clock)
+    assert planner.clock(made) == clock
+    assert made["topics"]["t"]["id"] == "id-t"
+    [first] = plans(planner, 1, meta=made)  # a partition that the clock lacks is new
+    assert ranges_of(first) == {("t", 0): (85, 155), ("t", 1): (0, 20), ("t", 2): (0, 3)}
+    with pytest.raises(SpoutError, match="the clock has partition 'u-0', but the topics are t"):
+        planner.at_clock({"u-0": 1})
+    with pytest.raises(SpoutError, match=r"t/0: offsets 3 to 4 .*begins at 5 now"):
+        plans(coordinator(brokers), 1, meta=planner.at_clock({"t-0": 2}))
+
+
 def test_consecutive_ranges_reach_the_end_of_the_log_with_few_requests_and_a_budget_per_topic():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
