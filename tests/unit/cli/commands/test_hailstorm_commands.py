@@ -5,6 +5,7 @@ import time
 
 import pytest
 from programs import loaded
+from recovery_cases import environment
 
 from txstorm.operations.status import read_status
 
@@ -49,10 +50,12 @@ def test_a_clock_is_wanted_of_a_live_run_and_of_the_next_one_and_given_up(txstor
     assert (found["clock"], found["txid"], found["stamp"]) == ({"a": 6, "b": 2}, None, None)
     assert txstorm.printed("hailstorm", "snapshot", DATA, "--cancel") == f"given up at {ahead}\n"
     assert txstorm.json("hailstorm", "snapshot", DATA, "--cancel") == {"clock": None}
-    program = loaded().start("-m", "txstorm", *RUN)
+    program = loaded().start("-m", "txstorm", *RUN, env=environment())
     try:
         until = time.monotonic() + 60
-        while not read_status(DATA)["running"] and time.monotonic() < until:
+        while read_status(DATA)["mode"] != "active":
+            assert program.poll() is None, program.complained
+            assert time.monotonic() < until
             time.sleep(0.05)
         with (tags / "a.txt").open("a") as file:
             file.write("#x\n")
@@ -82,8 +85,8 @@ def test_the_sample_reads_files_and_goes_on_with_a_store(txstorm, tags):
         ((*RUN, "--want", '{"a": 2}'), 'clock {"a": 2}: b: the source has the partitions a, b; give each one'),
         ((*RUN, "--want", '{"a": 2, "b": 99}'), "the source ends before it"),
         ((*RUN, "--want", "2"), "expected a JSON object such as"),
-        ((*RUN, "--want", '{"a": "x"}'), "expected a JSON object such as"),
-        ((*RUN, "--store", "nowhere"), "nowhere"),
+        ((*RUN, "--want", '{"a": "x"}'), "partition 'a' has offset 'x'"),
+        ((*RUN, "--available-now", "--store", "nowhere"), "nowhere"),
         ((*RUN, "--snapshot-every", "-1"), "--snapshot-every"),
         ((*RUN, "--until-txid", "1", "--available-now"), "not both"),
         (("hailstorm", "run", "jobs.word_count", "--engine", "local"), "FileSpout reads its files one after another"),
@@ -91,7 +94,7 @@ def test_the_sample_reads_files_and_goes_on_with_a_store(txstorm, tags):
         (("hailstorm", "snapshot", "nowhere", "--cancel", "--name", "x"), "give no --clock, --name or --wait with it"),
         (("hailstorm", "snapshots", "nowhere"), "nowhere"),
         (("hailstorm", "zk_show", "--connect", "a:b:c", "--topology", "t"), "a:b:c"),
-        (("hailstorm", "zk_init", "--topology", "t", "--connect", "127.0.0.1:1/x/../y"), "127.0.0.1:1"),
+        (("hailstorm", "zk_init", "--topology", "t", "--connect", "127.0.0.1:1/x/../y"), "ZooKeeper chroot 'x/../y'"),
         (("hailstorm", "run_sample", "--use-kafka", "--file", "a.txt"), "give --use-kafka or --file, not both"),
         (("hailstorm", "run_sample", "--file", "none.txt"), "none.txt cannot be read"),
         (("hailstorm", "run_sample", "--n", "0"), "--n"),
