@@ -259,10 +259,11 @@ def test_a_directory_that_has_begun_does_not_ask(tmp_path, caplog):
     donate(tmp_path / "a", store := open_store(f"memory:{tmp_path}"), 2)
     asked = []
     made = replace(tags(), companion=lambda topology: asked.append(Restoring(store, topology)) or asked[-1])
-    for _ in range(2):
-        with TopologyTestDriver(made, data_dir=tmp_path / "b") as driver:
-            pass
-    donate(tmp_path / "a", store, 3)
+    short = replace(tags(None, [rows[:2] for rows in TAGS]), companion=made.companion)
+    run(short, engine="local", data_dir=tmp_path / "b", available_now=True).awaitTermination()
+    assert read_clock(tmp_path / "b") == {"0": 1, "1": 1}  # there was nothing behind it
+    with TopologyTestDriver(made, data_dir=tmp_path / "b"):
+        donate(tmp_path / "a", store, 3)
     for path in (tmp_path / "b").glob("ledger.db*"):
         path.unlink()
     recover(tmp_path / "b")
