@@ -186,12 +186,16 @@ def want_snapshot(
     with opened_books(data_dir) as (directory, books):
         books.ledger.acquire("txstorm snapshot")  # excludes a run that starts at this moment
         number, before = books.snapshots()
-        asked = check_chosen(wanted, before, clock_of_planned(books))
+        metas, committed = books.metas(), books.currtx() - 1
+        present, planned = (
+            clock_of(metas[txid].document) if txid in metas else None for txid in (committed, max(metas, default=0))
+        )
+        asked = present if present is not None and wanted in (None, present) else check_chosen(wanted, before, planned)
         called = name or f"snapshot-{number + 1}"
         check_name(directory, books, called)
         chosen = ChosenClock(number + 1, asked, called, lanes.now(), wait)
-        identity, metas, committed = books.identity(), books.metas(), books.currtx() - 1
-        if committed in metas and clock_of(metas[committed].document) == asked:
+        identity = books.identity()
+        if asked == present:
             made = make_savepoint(directory, books, called, committed, lanes.seconds, chosen.number)
             taken = made.snapshot
             assert taken is not None
@@ -228,12 +232,6 @@ def checked_wait(wait: float) -> float:
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
         raise InputError(f"wait: expected a number of seconds, got {wait!r}")
     return float(wait)
-
-
-def clock_of_planned(books: Books) -> Clock | None:
-    """Return the clock of the last planned transaction; None if nothing is planned, or the source has no clocks."""
-    metas = books.metas()
-    return clock_of(metas[max(metas)].document) if metas else None
 
 
 def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock | None) -> Clock:
