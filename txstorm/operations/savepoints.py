@@ -254,6 +254,8 @@ def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock
             f"clock {clock}: {wanted.clock} is wanted already, as {wanted.name!r}; wait for that snapshot, or cancel it"
         )
         raise InputError(msg)
+    if wanted is not None:
+        return clock
     if planned is not None and (other := sorted(clock.keys() ^ planned.keys())):
         msg = f"clock {clock}: {', '.join(other)}: the source has the partitions {', '.join(planned)}; give each one"
         raise InputError(msg)
