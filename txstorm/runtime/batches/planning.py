@@ -179,8 +179,8 @@ class Planning:
         beyond = {name: offset for name, offset in clock.items() if offset > upto.get(name, -1)}
         if before is not None and not self.planner.opaque and beyond.keys() & before.keys():
             msg = (
-                f"txid {txid}: the spout was planned up to {Clock(beyond)}, but no transaction may pass {upto}, which "
-                "is wanted: its coordinator must heed upto in initialize_transaction, or not have that argument"
+                f"txid {txid}: the spout was planned up to {Clock(beyond)}, but the wanted clock {upto} must not be "
+                "passed: its coordinator must heed upto in initialize_transaction, or not have that argument"
             )
             raise SpoutError(msg)
         if clock.keys() - upto.keys():
@@ -191,14 +191,6 @@ class Planning:
     def plan_system(self, txid: int, kind: Kind) -> None:
         """Plan `txid` as a system transaction, to which no source contributes."""
         self._plan(txid, self.planner.skip(self.document(txid - 1)), kind)
-
-    def begin_at(self, clock: Mapping[str, int], timeline: int) -> None:
-        """Let a new directory begin behind `clock`: store the document of a txid 0 that has this clock (durably)."""
-        document = with_facts(self.planner.at_clock(clock), PlanFacts(clock=clock))
-        meta = Meta(document, self._clock(), epoch=self._books.epoch)
-        first = {"timeline": timeline, "txid": 0, "first": 0, "last": 0, "attempt": 0, "stamp": meta.stamp}
-        self._books.begin(meta, {**first, "digest": "", "extents": document, "tuples": None, "versions": {}})
-        self.metas[0] = meta
 
     def _plan(self, txid: int, document: Any, kind: Kind | None = "data") -> None:
         """Fix facts and stamp of `txid`; a `kind` of None leaves the facts in `document` as they are."""
