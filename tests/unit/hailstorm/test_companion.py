@@ -110,7 +110,7 @@ def wait(true: Callable[[], Any]) -> None:
 
 def test_a_run_shows_itself_in_its_status_and_takes_snapshots_while_the_clock_moves(hail: Hail, tmp_path) -> None:
     handle = run(hail.topology(snapshot_every=0.05, min_interval=0.02), engine="local", data_dir=tmp_path)
-    wait(lambda: hail.states[-1] == "Flowing" and len(hail.states) >= 6)
+    wait(lambda: hail.states[-1:] == ["Flowing"] and len(hail.states) >= 6)
     hail.source.add(1, "e")
     wait(lambda: ((read_status(tmp_path).get("hailstorm") or {}).get("snapshot") or {}).get("clock", {}).get("1") == 1)
     handle.stop()
