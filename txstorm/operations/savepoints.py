@@ -186,12 +186,16 @@ def want_snapshot(
     with opened_books(data_dir) as (directory, books):
         books.ledger.acquire("txstorm snapshot")  # excludes a run that starts at this moment
         number, before = books.snapshots()
-        asked = check_chosen(wanted, before, clock_of_planned(books))
+        metas, committed = books.metas(), books.currtx() - 1
+        present, planned = (
+            clock_of(metas[txid].document) if txid in metas else None for txid in (committed, max(metas, default=0))
+        )
+        asked = present if present is not None and wanted in (None, present) else check_chosen(wanted, before, planned)
         called = name or f"snapshot-{number + 1}"
         check_name(directory, books, called)
         chosen = ChosenClock(number + 1, asked, called, lanes.now(), wait)
-        identity, metas, committed = books.identity(), books.metas(), books.currtx() - 1
-        if committed in metas and clock_of(metas[committed].document) == asked:
+        identity = books.identity()
+        if asked == present:
             made = make_savepoint(directory, books, called, committed, lanes.seconds, chosen.number)
             taken = made.snapshot
             assert taken is not None
@@ -230,12 +234,6 @@ def checked_wait(wait: float) -> float:
     return float(wait)
 
 
-def clock_of_planned(books: Books) -> Clock | None:
-    """Return the clock of the last planned transaction; None if nothing is planned, or the source has no clocks."""
-    metas = books.metas()
-    return clock_of(metas[max(metas)].document) if metas else None
-
-
 def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock | None) -> Clock:
     """Return the clock at which a snapshot can be made: `clock` or, for None, that of the last planned transaction.
 
@@ -256,6 +254,8 @@ def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock
             f"clock {clock}: {wanted.clock} is wanted already, as {wanted.name!r}; wait for that snapshot, or cancel it"
         )
         raise InputError(msg)
+    if wanted is not None:
+        return clock
     if planned is not None and (other := sorted(clock.keys() ^ planned.keys())):
         msg = f"clock {clock}: {', '.join(other)}: the source has the partitions {', '.join(planned)}; give each one"
         raise InputError(msg)

@@ -179,8 +179,8 @@ class Planning:
         beyond = {name: offset for name, offset in clock.items() if offset > upto.get(name, -1)}
         if before is not None and not self.planner.opaque and beyond.keys() & before.keys():
             msg = (
-                f"txid {txid}: the spout was planned up to {Clock(beyond)}, but no transaction may pass {upto}, which is "
-                "wanted: its coordinator must heed upto in initialize_transaction, or not have that argument"
+                f"txid {txid}: the spout was planned up to {Clock(beyond)}, but the wanted clock {upto} must not be "
+                "passed: its coordinator must heed upto in initialize_transaction, or not have that argument"
             )
             raise SpoutError(msg)
         if clock.keys() - upto.keys():
