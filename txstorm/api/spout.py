@@ -117,6 +117,14 @@ class SpoutCoordinator(StormNames):
         """
         return None
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        """Return the metadata as of a transaction that has exactly this clock, from which the next one is planned.
+
+        Called when a new data directory begins at the clock of a snapshot. Partitions that the clock lacks are new.
+        Raise `txstorm.errors.SpoutError` for a clock that the source cannot have had.
+        """
+        raise NotImplementedError
+
     def offsets(self, metadata: Any) -> Mapping[str, int]:
         """Return partition → the offset that follows what transactions up to the one with `metadata` have read.
 

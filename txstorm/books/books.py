@@ -185,6 +185,10 @@ class Books:
         for ops in in_commits([*(self._meta_ops(*one) for one in metas.items()), removed, *beside]):
             self._commit(ops)
 
+    def begin(self, meta: Meta, row: Mapping[str, Any]) -> None:
+        """Let a new directory begin: store the metadata of txid 0, of which nothing was read, and its history row."""
+        self._commit([self._put(names.history_path(0), [dict(row)]), self._put(names.meta_path(0), meta.to_json())])
+
     def note_metas(self, metas: Mapping[int, Meta]) -> None:
         """Store the metadata of several txids with the next write, and thus at the latest with their decision (P6).
 

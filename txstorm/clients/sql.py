@@ -1,4 +1,4 @@
-"""Map backend for any database that SQLAlchemy supports. This is the only module that imports `sqlalchemy`."""
+"""Tables in any database that SQLAlchemy supports: maps, snapshots. The only module that imports `sqlalchemy`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import blake2b
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from txstorm.api.external import MapMark, MapRow
 from txstorm.errors import InputError, MissingDependency, StateError
@@ -21,13 +21,85 @@ try:
 except ModuleNotFoundError:
     raise MissingDependency("sqlalchemy", "sql") from None
 
-MARKS = "txstorm_marks"
+MARKS, SNAPSHOTS = "txstorm_marks", "txstorm_snapshots"
+PART = 15_000
+"""Number of characters of a saved state in one row: not all databases have longer texts."""
 CHUNK = 500
 TRIES = 5
 _ID_BYTES = 20
 
 
-class SqlAlchemyBackend:
+class _Database:
+    """Some tables of a database, created on first use.
+
+    Args:
+        source: a database URL, or a function that returns the `sqlalchemy.Engine`, called on first use.
+        name: the table, for messages.
+        tables: the definitions of the tables.
+        advice: what to do if a table was not made by txstorm.
+    """
+
+    def __init__(
+        self, source: str | Callable[[], sa.Engine], name: str, tables: sa.MetaData, advice: str = "use another table"
+    ) -> None:
+        self._make = _maker(source) if isinstance(source, str) else source
+        self._engine: sa.Engine | None = None
+        self._lock = Lock()
+        self._name, self._tables, self._advice = name, tables, advice
+
+    def dispose(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """Context manager for a transaction; raises `ConnectionError` if the database cannot be reached."""
+        try:
+            with self._opened().begin() as connection:
+                yield connection
+        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+            msg = f"table {self._name!r}: {getattr(error, 'orig', None) or error}"
+            raise ConnectionError(msg) from error
+        except exc.DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            msg = f"table {self._name!r}: the connection was lost: {error.orig}"
+            raise ConnectionError(msg) from error
+
+    def _opened(self) -> sa.Engine:
+        with self._lock:
+            if self._engine is None:
+                engine = self._make()
+                self._create(engine)
+                self._check_columns(engine)
+                self._engine = engine
+            return self._engine
+
+    def _create(self, engine: sa.Engine) -> None:
+        """Create missing tables; another process, such as a standby, may be creating them at the same time."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._tables.create_all(engine)
+                return
+            except exc.DBAPIError as error:
+                taken = isinstance(error, exc.IntegrityError) or "already exists" in str(error.orig)
+                if not (taken and tries_left):
+                    raise
+
+    def _check_columns(self, engine: sa.Engine) -> None:
+        for table in self._tables.sorted_tables:
+            found = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
+            missing = [column.name for column in table.columns if column.name not in found]
+            if missing:
+                msg = (
+                    f"table {table.name!r} exists, but has no columns {', '.join(missing)}: it was not made by "
+                    f"txstorm; {self._advice}"
+                )
+                raise StateError(msg)
+
+
+class SqlAlchemyBackend(_Database):
     """`txstorm.api.external.MarkedMapBackend` in a database table; rows and mark are written in one transaction.
 
     The table and the table ``txstorm_marks`` are created on first use. A statement has at most `CHUNK` keys.
@@ -42,11 +114,7 @@ class SqlAlchemyBackend:
     """
 
     def __init__(self, source: str | Callable[[], sa.Engine], table: str) -> None:
-        self._make = _maker(source) if isinstance(source, str) else source
-        self._engine: sa.Engine | None = None
-        self._lock = Lock()
-        self._name = table
-        self._tables = sa.MetaData()
+        super().__init__(source, table, sa.MetaData(), "give the map another table")
         self._rows = _rows_table(table, self._tables)
         self._marks = _marks_table(self._tables)
 
@@ -97,11 +165,6 @@ class SqlAlchemyBackend:
             self._put(connection, rows)
         return True
 
-    def dispose(self) -> None:
-        """Close the connections; the next call opens new ones."""
-        if self._engine is not None:
-            self._engine.dispose()
-
     def _move_mark(self, connection: sa.Connection, expected: MapMark | None, mark: MapMark) -> bool:
         if expected is None:
             try:
@@ -125,51 +188,103 @@ class SqlAlchemyBackend:
         for part in _chunks([_columns(key, row) for key, row in rows.items() if row]):
             connection.execute(sa.insert(self._rows), part)
 
+
+class SnapshotRow(NamedTuple):
+    """A saved state, without its text.
+
+    Attributes:
+        number: orders the states of an instance by when they were saved.
+        clock: its clock, as JSON.
+        topology: id of the topology; empty: unknown.
+        version: version of the format.
+    """
+
+    number: int
+    clock: str
+    topology: str
+    version: int
+
+
+class SnapshotTables(_Database):
+    """Saved states as texts, in the tables `SNAPSHOTS` and ``…_parts``; each is written in one transaction.
+
+    Args:
+        source: as for `SqlAlchemyBackend`.
+    """
+
+    def __init__(self, source: str | Callable[[], sa.Engine]) -> None:
+        super().__init__(source, SNAPSHOTS, sa.MetaData(), "use another database")
+        whose = (("bolt", sa.String(255)), ("instance", sa.Integer), ("number", sa.BigInteger))
+        self._rows = sa.Table(
+            SNAPSHOTS,
+            self._tables,
+            *(sa.Column(name, kind, primary_key=True, autoincrement=False) for name, kind in whose),
+            sa.Column("clock", sa.Text, nullable=False),
+            sa.Column("topology", sa.String(255), nullable=False),
+            sa.Column("version", sa.Integer, nullable=False),
+        )
+        self._parts = sa.Table(
+            f"{SNAPSHOTS}_parts",
+            self._tables,
+            *(sa.Column(name, kind, primary_key=True, autoincrement=False) for name, kind in whose),
+            sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("text", sa.Text, nullable=False),
+        )
+
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """Context manager for a transaction; raises `ConnectionError` if the database cannot be reached."""
+        """Context manager for a transaction; raises `ConnectionError` if it fails."""
         try:
-            with self._opened().begin() as connection:
+            with super()._transaction() as connection:
                 yield connection
-        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        except exc.SQLAlchemyError as error:
             msg = f"table {self._name!r}: {getattr(error, 'orig', None) or error}"
             raise ConnectionError(msg) from error
-        except exc.DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-            msg = f"table {self._name!r}: the connection was lost: {error.orig}"
-            raise ConnectionError(msg) from error
 
-    def _opened(self) -> sa.Engine:
-        with self._lock:
-            if self._engine is None:
-                engine = self._make()
-                self._create(engine)
-                self._check_columns(engine)
-                self._engine = engine
-            return self._engine
+    def owners(self) -> set[tuple[str, int]]:
+        """Return (topology, version of the format) of everything that is saved."""
+        with self._transaction() as connection:
+            found = connection.execute(sa.select(self._rows.c.topology, self._rows.c.version).distinct())
+            return {(topology, version) for topology, version in found}
 
-    def _create(self, engine: sa.Engine) -> None:
-        """Create missing tables; another process, such as a standby, may be creating them at the same time."""
-        for tries_left in reversed(range(TRIES)):
-            try:
-                self._tables.create_all(engine)
-                return
-            except exc.DBAPIError as error:
-                taken = isinstance(error, exc.IntegrityError) or "already exists" in str(error.orig)
-                if not (taken and tries_left):
-                    raise
+    def rows(self, bolt: str, instance: int) -> list[SnapshotRow]:
+        """Return what is saved of an instance, newest first."""
+        rows = self._rows.c
+        wanted = sa.select(rows.number, rows.clock, rows.topology, rows.version)
+        with self._transaction() as connection:
+            found = connection.execute(wanted.where(*_of(self._rows, bolt, instance)).order_by(rows.number.desc()))
+            return [SnapshotRow(*row) for row in found]
 
-    def _check_columns(self, engine: sa.Engine) -> None:
-        for table in self._tables.sorted_tables:
-            found = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
-            missing = [column.name for column in table.columns if column.name not in found]
-            if missing:
-                msg = (
-                    f"table {table.name!r} exists, but has no columns {', '.join(missing)}: it was not made by "
-                    "txstorm; give the map another table"
-                )
-                raise StateError(msg)
+    def text(self, bolt: str, instance: int, number: int) -> str:
+        """Return the text of a saved state."""
+        wanted = sa.select(self._parts.c.text).where(*_of(self._parts, bolt, instance, number))
+        with self._transaction() as connection:
+            return "".join(connection.execute(wanted.order_by(self._parts.c.part)).scalars())
+
+    def put(self, bolt: str, instance: int, row: SnapshotRow, text: str, gone: Sequence[int]) -> None:
+        """Save a state, and remove those with the numbers `gone`."""
+        whose = {"bolt": bolt, "instance": instance, "number": row.number}
+        parts = [text[start : start + PART] for start in range(0, len(text), PART)]
+        with self._transaction() as connection:
+            self._remove(connection, bolt, instance, gone)
+            connection.execute(sa.insert(self._rows).values({**row._asdict(), **whose}))
+            for some in _chunks([{**whose, "part": part, "text": one} for part, one in enumerate(parts)]):
+                connection.execute(sa.insert(self._parts), some)
+
+    def remove(self, bolt: str, instance: int, gone: Sequence[int]) -> None:
+        """Remove the saved states with these numbers."""
+        with self._transaction() as connection:
+            self._remove(connection, bolt, instance, gone)
+
+    def _remove(self, connection: sa.Connection, bolt: str, instance: int, gone: Sequence[int]) -> None:
+        for number in gone:
+            for table in (self._rows, self._parts):
+                connection.execute(sa.delete(table).where(*_of(table, bolt, instance, number)))
+
+
+def _of(table: sa.Table, bolt: str, instance: int, number: int | None = None) -> list[sa.ColumnElement[bool]]:
+    wanted = [table.c.bolt == bolt, table.c.instance == instance]
+    return wanted if number is None else [*wanted, table.c.number == number]
 
 
 def _maker(url: str) -> Callable[[], sa.Engine]:

@@ -256,11 +256,15 @@ def _check_waiting(directory: Path, books: Books) -> None:
 
 
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
-    """Return the history row of `txid` for the new timeline; None for txid 0, since no transaction remains."""
-    if txid > 0:
+    """Return the history row of `txid` for the new timeline.
+
+    None for txid 0, since no transaction remains, unless the directory began with a snapshot: then there is a row.
+    """
+    known = read_directory_history(directory)["txid"].to_pylist() if txid == 0 else [txid]
+    if txid in known:
         own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
         return {**history_row(directory, identity.timeline, txid), **own}
-    if 1 not in read_directory_history(directory)["txid"].to_pylist():
+    if 1 not in known:
         msg = f"{directory}: txid 0 is older than what is known of the topology here; choose a later one"
         raise InputError(msg)
     return None

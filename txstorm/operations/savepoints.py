@@ -144,6 +144,10 @@ def _note(directory: Path, made: Savepoint) -> None:
         log.warning("savepoint %s is made, but it could not be noted beside the ledger: %s", made.name, error)
 
 
+LOOK = 0.1
+"""Seconds between two looks at a snapshot that a run is taking."""
+
+
 def list_snapshots(data_dir: str | Path) -> list[ClockSnapshot]:
     """Return the snapshots at clocks of the source, the newest first."""
     found = [one.snapshot for one in list_savepoints(data_dir)]
@@ -204,6 +208,36 @@ def want_snapshot(
             books.put_if([], {WANTED: chosen.to_json()})
             found = {"number": chosen.number, "clock": dict(asked), "name": called}
         return {"topology": "" if identity is None else identity.topology, "running": False, **found}
+
+
+def taken_snapshot(
+    data_dir: str | Path,
+    clock: Mapping[str, int] | None = None,
+    name: str | None = None,
+    wait: float | None = None,
+    lanes: Lanes = THREADS,
+) -> dict[str, Any]:
+    """Ask for a snapshot as `want_snapshot` does and, if a run takes it, wait until it is complete.
+
+    Raises:
+        InputError, BusyError, HeldError: those of `want_snapshot`.
+        TxstormError: the run has given it up, or ended before; if it ended, the next one goes on with a wanted clock.
+    """
+    found = want_snapshot(data_dir, clock, name, wait, lanes)
+    while found["running"] and "txid" not in found:
+        with opened_books(data_dir) as (_, books):
+            (_, wanted), now = books.snapshots(), books.ledger.holder()
+        is_wanted = wanted is not None and wanted.number == found["number"]
+        for one in list_snapshots(data_dir):
+            if one.number == found["number"]:
+                return {**found, **one.to_json()}
+        what = f"snapshot {found['name']} at {Clock(found['clock'])}"
+        if now is None:
+            raise TxstormError(f"{what}: the run has ended" + (", and the next one goes on with it" * is_wanted))
+        if clock is not None and not is_wanted:
+            raise TxstormError(f"{what}: the run has given it up; its log, and txstorm status, say why")
+        lanes.sleep(LOOK)
+    return found
 
 
 def cancel_snapshot(data_dir: str | Path, lanes: Lanes = THREADS) -> dict[str, Any]:

@@ -1,25 +1,27 @@
-"""Cloning of a savepoint's tables for another topology: content as of one txid, without earlier history."""
+"""Tables that begin with content: clones of a savepoint's tables for another topology, states of a new directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from txstorm import keys
 from txstorm.books.savepoint import SavedTable, Savepoint
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.storage.rows.eviction import NO_BOUND, is_placed
-from txstorm.storage.rows.schema import TXID, in_order
+from txstorm.storage.rows.schema import KEY_GROUP, PREV, TXID, in_order
 from txstorm.storage.tables.as_of import bound_as_of
 from txstorm.storage.tables.identity import FORMAT, TableRef, TopologyIdentity, key_names_of, table_ref
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE
 from txstorm.storage.tables.rewrite import FILE_ROWS, folded
 from txstorm.storage.tables.staging import column_stats, compact_name, encoded, unique, write_new
 from txstorm.storage.tables.table import DeltaTableState, open_table
-from txstorm.storage.tables.table_log import RESTORED
+from txstorm.storage.tables.table_log import RESTORED, RewriteFiles
 
 
 def clone_tables(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIdentity, now: int) -> dict[str, int]:
@@ -112,3 +114,23 @@ def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint, b
     label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
     table.handle.commit(Commit(apps, info, files, label=label))
     table.handle.make_durable(range(1, 2))
+
+
+def fill_state(table: DeltaTableState, rows: pa.Table | None, epoch: int, now: int) -> None:
+    """Make `rows` the whole content of a state table as of txid 0; None: no rows. `now` is in milliseconds."""
+    adds = []
+    if rows is not None and rows.num_rows:
+        adds = list(written(table.path, _stored(table, rows), epoch, now, table.ref.bounded))
+    removes = [file.path for file in table.log.files()]
+    table.exchange(RewriteFiles(adds, removes, now, base=0, as_of=0), epoch)
+
+
+def _stored(table: DeltaTableState, rows: pa.Table) -> pa.Table:
+    """Return rows as the table stores them, sorted by key group, as its files are."""
+    schema = table.handle.schema
+    columns = [rows[name].combine_chunks() for name in key_names_of(table.handle.properties)]
+    groups = keys.key_groups(columns, rows.num_rows)
+    own = {TXID.name: np.zeros(rows.num_rows, np.int64), KEY_GROUP.name: groups.astype(np.int32)}
+    own[PREV] = pa.nulls(rows.num_rows, schema.field(PREV).type)
+    found = pa.table([own[name] if name in own else rows[name] for name in schema.names], schema.names).cast(schema)
+    return found.take(pa.array(np.argsort(groups, kind="stable")))

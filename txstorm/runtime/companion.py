@@ -1,19 +1,32 @@
-"""Companion of a run: what a front end adds to the runs of its topologies, life-cycle commands among it."""
+"""Companion of a run: what a front end adds to the runs of its topologies, from commands to beginnings."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
+
+from txstorm import faults
+from txstorm.books.books import Books
 from txstorm.books.requests import Request
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import State
 from txstorm.engine.port import Processed
+from txstorm.errors import InputError
 from txstorm.monitor.progress import Monitor
+from txstorm.recovery.clone import fill_state
+from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
+from txstorm.state.store import StateStore
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import STATE
 from txstorm.topology.graph import Topology
 
+log = logging.getLogger("txstorm.open")
 P = TypeVar("P")
 
 
@@ -67,6 +80,21 @@ class CompanionSite:
     monitor: Monitor
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a new data directory begins with: a clock of the source, behind which it is read, and states.
+
+    Attributes:
+        clock: the clock of the source.
+        states: name of a keyed state → its rows, with the columns of the key and the values.
+        origin: where they come from, for the log.
+    """
+
+    clock: Clock
+    states: Mapping[str, pa.Table]
+    origin: str
+
+
 class Companion:
     """What a front end adds to a run of its topologies; made by `Topology.companion`, once per run.
 
@@ -77,6 +105,14 @@ class Companion:
     """
 
     name = ""
+
+    def begin(self) -> Beginning | None:
+        """Return what the run's new data directory begins with; None: nothing, and the beginning of the source.
+
+        Called before `open`, on the thread that opens the run, and again if that start ends before it is recorded. May
+        take long, and raise any error of a start.
+        """
+        return None
 
     def open(self, site: CompanionSite) -> None:
         """Begin; called once, after the coordinator has been opened."""
@@ -114,3 +150,30 @@ def companion_of(topology: Topology) -> Companion:
     """Return a companion for a run of `topology`; one that does nothing if its front end has none."""
     made: Companion = Companion() if topology.companion is None else topology.companion(topology)
     return made
+
+
+def begin(companion: Companion, store: StateStore, books: Books, planning: Planning, timeline: int) -> None:
+    """Let a directory in which nothing was planned yet begin with what `companion` returns, if anything.
+
+    The rows are put into the state tables first, as of txid 0; the metadata of txid 0 in the ledger, from which txid 1
+    is planned, are what decides. A start that is cut short before has decided nothing: the next one chooses again.
+
+    Raises:
+        InputError: the source cannot begin at that clock, or the states are not those of the topology.
+        FencedError: another coordinator has taken over.
+    """
+    beginning = companion.begin()
+    rows = {} if beginning is None else beginning.states
+    for ref, table in store.tables.items():
+        if ref.kind == STATE and (ref.name in rows or table.log.files()):
+            books.check_lease()
+            fill_state(table, rows.get(ref.name), books.epoch, planning.now() // 1000)
+    if beginning is None:
+        return
+    if unknown := sorted(name for name in rows if TableRef(STATE, name) not in store.tables):
+        msg = f"{beginning.origin}: has states of {unknown[0]!r}, which is no state of the topology"
+        raise InputError(msg)
+    faults.point("begin.filled")
+    planning.begin_at(beginning.clock, timeline)
+    faults.point("begin.after")
+    log.warning("begins with the snapshot at %s of %s; the source is read behind it", beginning.clock, beginning.origin)

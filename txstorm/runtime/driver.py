@@ -28,7 +28,7 @@ from txstorm.monitor.progress import Monitor
 from txstorm.runtime.batches.packs import Job, PackQueue
 from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
 from txstorm.runtime.commit.thread import CommitThread
-from txstorm.runtime.companion import CommandHandler, CompanionSite, companion_of
+from txstorm.runtime.companion import CommandHandler, Companion, CompanionSite
 from txstorm.runtime.control import CORE_COMMANDS, Control, with_commands
 from txstorm.runtime.failures import Warnings, batch_failure, letters_failure, spout_failure, spout_row
 from txstorm.runtime.loop import LONGEST, Loop, Waiters
@@ -111,7 +111,7 @@ class Driver:
         )
         self._waiters = Waiters(session.planning)
         self.snapshots = Snapshots(session, self._commits.in_turn, self._loop.put, self._fail)
-        self.companion = companion_of(session.topology)
+        self.companion: Companion = session.companion
         handlers = with_commands(self.companion.commands(), commands)
         self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
         self.control.companion, self.control.snapshots = self.companion, self.snapshots

@@ -17,6 +17,7 @@ from typing import TextIO
 import pyarrow as pa
 
 from txstorm import faults
+from txstorm.api.attempt import FIRST_TXID
 from txstorm.api.composite import kept_states
 from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
@@ -48,6 +49,7 @@ from txstorm.runtime.batches.wall_clock import StampClock, check_not_behind
 from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher, MakeRun
 from txstorm.runtime.commit.job import CommitJobs
 from txstorm.runtime.commit.publisher import Publisher, pause_after
+from txstorm.runtime.companion import Companion, begin, companion_of
 from txstorm.runtime.failures import NO_LETTERS, Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.session import Session
@@ -426,6 +428,9 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     planning = _planning(topology, program, books, clock, options, led)
     stamps = (one.stamp for one in planning.metas.values())
     clock.open(max(stamps, default=None), lambda: (books.status() or {}).get("clock_at"))
+    companion = Companion() if options.recorded is not None else companion_of(topology)
+    if not planning.metas and books.currtx() == FIRST_TXID and not books.live_intents():
+        begin(companion, store, books, planning, identity.timeline)
     gate = _gate(planning.planner, settings, options)
 
     committer = _finisher(start, topology, program, books, led, gate)
@@ -454,6 +459,7 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
         currtx=books.currtx(),
         lanes=lanes,
         clock=clock,
+        companion=companion,
         journal=_journal(options.journal),
         retention=retention,
         want=options.want,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from txstorm import faults
 from txstorm.books.books import Books
@@ -55,6 +55,7 @@ class Session:
         lanes: run its work, and give the clocks.
         clock: gives the stamps.
         journal: file in which events and commands are recorded; None: no journal.
+        companion: what the front end of the topology adds, a `txstorm.runtime.companion.Companion`.
         retention: removes data older than the retained history; None: history is kept forever.
         want: the clock of the source at which the run shall take a snapshot; None: none.
     """
@@ -78,6 +79,7 @@ class Session:
     currtx: int
     lanes: Lanes
     clock: StampClock
+    companion: Any
     journal: TextIO | None = None
     retention: Retention | None = None
     want: Clock | None = None

@@ -95,6 +95,20 @@ class CompositePlanner(SpoutPlanner):
             key: offset for name, clock in clocks.items() for key, offset in _under(name, dict(clock or {})).items()
         }
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        """Return the document as of a clock; sources that it lacks are new, as in a spout that got another one."""
+        parts: dict[str, dict[str, int]] = {}
+        for key, offset in clock.items():
+            name, _, partition = key.partition("/")
+            parts.setdefault(name, {})[partition] = offset
+        if strange := sorted(parts.keys() - self._planners.keys()):
+            msg = (
+                f"spout {self._component!r}: the clock is of source {strange[0]!r}, too, which does not exist here; "
+                f"there are {', '.join(self._planners)}"
+            )
+            raise SpoutError(msg)
+        return {"sources": {name: self._planners[name].at_clock(part) for name, part in parts.items()}}
+
     def ends(self) -> dict[str, int]:
         """Return the ends of all sources; keys of partitions are prefixed with the name of their source."""
         found = ((name, one.ends()) for name, one in self._planners.items())

@@ -194,6 +194,18 @@ class _DriverPlanner(SpoutPlanner):
             found = self._coordinator.clock(_meta(document))
             return None if found is None else Clock(found)
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        if not (self._timed and _overridden(self._coordinator, SpoutCoordinator.at_clock)):
+            return super().at_clock(clock)
+        what = f"spout {self._component!r}, at clock {Clock(clock)}"
+        with calling(self._component, "at_clock()"):
+            made = {"meta": storable(self._coordinator.at_clock(Clock(clock)), what)}
+        found = self.clock(made) or {}
+        if any(found.get(name) != offset for name, offset in clock.items()):
+            msg = f"{what}: at_clock() gave metadata of another clock: {Clock(found)}"
+            raise SpoutError(msg)
+        return made
+
     def ends(self) -> Mapping[str, int]:
         with calling(self._component, "ends()"):
             return dict(self._coordinator.ends() or {})

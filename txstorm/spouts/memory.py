@@ -161,6 +161,12 @@ class _MemoryCoordinator(SpoutCoordinator):
             ends = dict.fromkeys(self._data.partitions, 0) if metadata is None else _ends(metadata)
         return {str(partition): end - 1 for partition, end in ends.items()}
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        if strange := [name for name in clock if not name.isdecimal()]:
+            msg = f"memory spout {self._component!r}: partitions are numbers, the clock has {strange[0]!r}"
+            raise SpoutError(msg)
+        return {name: [offset + 1, 0] for name, offset in clock.items()}
+
     def latest(self) -> Any:
         with self._data.lock:
             return {partition: len(rows) for partition, rows in self._data.partitions.items()}

@@ -9,6 +9,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts
 from txstorm.api.output import Collector
 from txstorm.clocks import Clock
+from txstorm.errors import SpoutError
 
 Parts = dict[str, Any]
 ReadKept = Callable[[str], Any]
@@ -104,6 +105,15 @@ class SpoutPlanner:
     def clock(self, document: Any) -> Mapping[str, int] | None:
         """Return partition → the last offset counted up to the txid of `document`; None: the source has no clocks."""
         return None
+
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        """Return the document as of a txid that has exactly this clock, from which the next one is planned.
+
+        Raises:
+            SpoutError: the source has no clocks, cannot begin at one, or cannot have had this one.
+        """
+        msg = f"spout {', '.join(self.sources)}: has no clocks, so it cannot begin at one"
+        raise SpoutError(msg)
 
     def ends(self) -> Mapping[str, int]:
         """Return partition → its last offset, for the partitions that end."""

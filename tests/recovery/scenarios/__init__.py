@@ -21,6 +21,8 @@ SCENARIOS = {
     "grid": "scenarios.grid:main",
     "stateful": "scenarios.stateful:main",
     "shelf": "scenarios.shelf:watch",
+    "restored": "snapshot_runs:main",
+    "donated": "snapshot_runs:donated",
     "spark-writer": "scenarios.spark_writer:main",
     "cluster": "scenarios.cluster:main",
     "streamed": "scenarios.streamed:main",

@@ -272,6 +272,26 @@ class KafkaCoordinator(SpoutCoordinator):
         """See `SpoutCoordinator`: the consumer's positions − 1, so that gaps and control records are passed."""
         return {clock_name(partition): end - 1 for partition, end in Positions.after(metadata).next.items()}
 
+    def at_clock(self, clock: Mapping[str, int]) -> Any:
+        """See `SpoutCoordinator`; blocks until the brokers answer, and takes their topics for those of the clock."""
+        topics: Mapping[str, Any] = self._aside.wait(lambda: self._topics(now=True))
+        positions: dict[Partition, int] = {}
+        for name, offset in clock.items():
+            topic, _, number = name.rpartition("-")
+            if topic not in topics or not number.isdecimal():
+                there = ", ".join(topics) or "none"
+                msg = f"spout {self._component!r}: the clock has partition {name!r}, but the topics are {there}"
+                raise SpoutError(msg)
+            positions[topic, int(number)] = offset + 1
+        return Batch(Positions({topic: topics[topic].id for topic, _ in positions}, positions)).to_json()
+
+    def _topics(self, *, now: bool = False) -> Mapping[str, Any]:
+        """Return the topics; raise `SpoutError` if no broker answers. `now`: ask them even if some are known."""
+        if not self._view.look(now=now or not self._view.topics):
+            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
+            raise SpoutError(msg)
+        return self._view.topics
+
     def offsets(self, metadata: Any) -> dict[str, int]:
         """See `SpoutCoordinator`; raise `SpoutError` if a topic was recreated since. Call after `offsets_at`."""
         positions, topics = Positions.after(metadata), self._view.topics
@@ -290,9 +310,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return {named(partition): offset for partition, offset in found.items()}
 
     def _offsets_at(self, milliseconds: int) -> dict[Partition, int]:
-        if not self._view.look(now=not self._view.topics):
-            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
-            raise SpoutError(msg)
+        self._topics()
         found = self._view.offsets_at(self._view.partitions, milliseconds)
         if away := [named(one) for one in self._view.partitions if one not in found]:
             msg = f"spout {self._component!r}: {', '.join(away)}: not available, so its offsets are unknown; try again"
@@ -306,9 +324,7 @@ class KafkaCoordinator(SpoutCoordinator):
         return self._aside.wait(self._ends)
 
     def _ends(self) -> Any:
-        if not self._view.look(now=not self._view.topics):
-            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
-            raise SpoutError(msg)
+        self._topics()
         self._view.ask_ends(self._view.partitions)
         mark: dict[str, Any] = {}
         for (topic, number), end in self._view.ends.items():

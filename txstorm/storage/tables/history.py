@@ -74,8 +74,8 @@ def append_history(data_dir: Path, rows: Sequence[Mapping[str, Any]], opened: Op
     handle = _open_or_create(data_dir / HISTORY, opened)
     app = f"txstorm/history/{rows[0]['timeline']}"
     for _ in range(TRIES):
-        last = handle.app_version(app) or 0
-        new = [row for row in rows if row["txid"] > last]
+        last = handle.app_version(app)
+        new = [row for row in rows if last is None or row["txid"] > last]
         if not new or _append(handle, app, new):
             secure_history(handle)
             for _ in Shortening(lambda: handle, HISTORY, checkpoint_after(handle.checkpointed), Archiving()).steps():
