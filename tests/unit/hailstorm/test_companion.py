@@ -17,6 +17,7 @@ from txstorm.hailstorm import SnapshotStore
 from txstorm.hailstorm.companion import companion_for
 from txstorm.hailstorm.stores import MemoryStore
 from txstorm.monoids import Count
+from txstorm.operations.lifecycle import rebalance
 from txstorm.operations.status import read_status
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
@@ -126,11 +127,13 @@ def test_a_run_shows_itself_in_its_status_and_takes_snapshots_while_the_clock_mo
     wait(lambda: hail.states[-1:] == ["Flowing"] and len(hail.states) >= 6)
     hail.source.add(1, "e")
     wait(lambda: ((read_status(tmp_path).get("hailstorm") or {}).get("snapshot") or {}).get("clock", {}).get("1") == 1)
+    passed = [state.partition("(")[0] for state in hail.states]
+    assert passed == START + ["SpoutsPaused", "Flowing", "Flowing"] * (len(passed) // 3 - 1)
+    rebalance(tmp_path, {"counts": 3})
+    wait(lambda: "counts-2" in (read_status(tmp_path)["hailstorm"] or {})["living_processors"])
+    assert [state.partition("(")[0] for state in hail.states[len(passed) :]] == START
     handle.stop()
     assert handle.exception() is None
-    assert [state.partition("(")[0] for state in hail.states] == START + ["SpoutsPaused", "Flowing", "Flowing"] * (
-        (len(hail.states) - 3) // 3
-    )
     ended = read_status(tmp_path)["hailstorm"]
     assert (ended["master_state"], ended["living_processors"]) == ({"state": "Unavailable", "clock": None}, {})
 
