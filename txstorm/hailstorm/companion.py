@@ -40,8 +40,10 @@ from txstorm.hailstorm.negotiator import (
     step,
 )
 from txstorm.hailstorm.registry import RENEWAL, Registry
+from txstorm.hailstorm.saving import Saver, beginning
+from txstorm.hailstorm.stores import open_store
 from txstorm.ledger.location import ZOOKEEPER, recorded_ledger
-from txstorm.runtime.companion import Companion, CompanionSite
+from txstorm.runtime.companion import Beginning, Companion, CompanionSite
 from txstorm.runtime.snapshots import ClockSnapshot
 from txstorm.topology.graph import Topology
 
@@ -55,7 +57,8 @@ def companion_for(
     """Return what `Topology.companion` of a Hailstorm topology is.
 
     Args:
-        store: where snapshots are saved; None: nowhere but in the data directory.
+        store: where snapshots are saved, a `SnapshotStore` or what `open_store` takes; None: nowhere but in the data
+            directory.
         from_beginning: whether a new data directory begins at the beginning, whatever the store has.
         watch: called with each state of the negotiator, in order, on the driver thread.
     """
@@ -77,8 +80,13 @@ class HailstormCompanion(Companion):
         from_beginning: bool = False,
         watch: Sequence[Watch] = (),
     ) -> None:
-        self._store, self._from_beginning, self._watch = store, from_beginning, tuple(watch)
+        self._from_beginning, self._watch = from_beginning, tuple(watch)
         self._topology = topology
+        self._store = None if store is None else open_store(store, topology.settings.keep_snapshots)
+        self._owned = self._store is not store
+        self._saver: Saver | None = None
+        self._saving = False
+        """Whether the snapshot that is being taken is complete, and being saved to the store."""
         self._state = _expecting(topology)
         self._site: CompanionSite | None = None
         self._registry: Registry | None = None
@@ -104,8 +112,16 @@ class HailstormCompanion(Companion):
     # -- what the driver calls ------------------------------------------------------------------------------------
 
     @override
+    def begin(self) -> Beginning | None:
+        if self._store is None:
+            return None
+        return beginning(self._store, self._topology, from_beginning=self._from_beginning)
+
+    @override
     def open(self, site: CompanionSite) -> None:
         self._site, session = site, site.session
+        if self._store is not None:
+            self._saver = Saver(self._store, session.topology, session.data_dir, session.lanes)
         self._topology, self._state = session.topology, _expecting(session.topology)
         site.snapshots.complete.append(self._complete)
         site.snapshots.failed.append(self._given_up)
@@ -127,6 +143,8 @@ class HailstormCompanion(Companion):
             self._register()
         elif not self._registered and now >= self._register_at:
             self._register()
+        if self._saving and self._saver is not None and not self._saver.busy:
+            self._have_saved()
         if self._is_flowing and self._state.clock is None and now >= self._grace_at:
             self._begin_grace()
             if self._run.snapshots.planned not in (None, self._seen):
@@ -143,8 +161,8 @@ class HailstormCompanion(Companion):
 
     @override
     def lost(self, why: str, processor: str | None = None) -> None:
-        # Of a worker it is not known which processors it ran last: they all register again, whichever is named.
-        log.warning("%s is lost (%s): all processors register again", processor or "a worker", why)
+        # Of a worker it is not known which processors it ran: all of them register again, whichever is named.
+        log.info("%s is lost: %s; all processors register again", processor or "a worker", why)
         self._feed(Lost(processor or min(self._state.expected)))
 
     @override
@@ -156,6 +174,18 @@ class HailstormCompanion(Companion):
             "snapshot": None if self._newest is None else self._newest.to_json(),
             "wanted": None if wanted is None else dict(wanted),
             "problem": self._problem,
+            "store": self._store_status(),
+        }
+
+    def _store_status(self) -> dict[str, Any] | None:
+        if self._store is None:
+            return None
+        saved = None if self._saver is None else self._saver.saved
+        problem = saved if isinstance(saved, str) else None
+        return {
+            "name": self._store.name,
+            "saved": dict(saved) if isinstance(saved, Clock) else None,
+            "problem": problem,
         }
 
     @override
@@ -163,13 +193,21 @@ class HailstormCompanion(Companion):
         self._state, self._registered = _expecting(self._topology), False
         if self._registry is not None:
             self._registry.close()
+        if self._saver is not None:
+            self._saver.close()
+        if self._store is not None and self._owned:
+            self._store.close()
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
     def _complete(self, snapshot: ClockSnapshot) -> None:
         self._newest, self._seen, self._problem = snapshot, snapshot.clock, None
+        if self._saver is not None:
+            self._saver.save(snapshot)
         if snapshot.txid >= self._taken_at:
-            self._have_saved()
+            self._saving = True
+            if self._saver is None or not self._saver.busy:
+                self._have_saved()
 
     def _given_up(self, clock: Clock, why: str) -> None:
         self._problem = f"no snapshot at {clock}: {why}"
@@ -178,6 +216,7 @@ class HailstormCompanion(Companion):
 
     def _have_saved(self) -> None:
         """Go on after the snapshot that is being taken, if there is one."""
+        self._saving = False
         if self._is_flowing and self._state.clock is not None:
             self._saved_at = self._committed
             self._feed(*(Saved(bolt, self._state.clock) for bolt in sorted(self._state.bolts)))
@@ -209,6 +248,7 @@ class HailstormCompanion(Companion):
             case Pause():
                 return [Paused(spout, offset) for spout, offset in self._positions().items()]
             case Snapshot(clock):
+                self._saving = False
                 self._seen, self._taken_at = clock, self._run.session.planning.last_planned()
                 try:
                     self._run.snapshots.take()

@@ -192,6 +192,14 @@ class Planning:
         """Plan `txid` as a system transaction, to which no source contributes."""
         self._plan(txid, self.planner.skip(self.document(txid - 1)), kind)
 
+    def begin_at(self, clock: Mapping[str, int], timeline: int) -> None:
+        """Let a new directory begin behind `clock`: store the document of a txid 0 that has this clock (durably)."""
+        document = with_facts(self.planner.at_clock(clock), PlanFacts(clock=clock))
+        meta = Meta(document, self._clock(), epoch=self._books.epoch)
+        first = {"timeline": timeline, "txid": 0, "first": 0, "last": 0, "attempt": 0, "stamp": meta.stamp}
+        self._books.begin(meta, {**first, "digest": "", "extents": document, "tuples": None, "versions": {}})
+        self.metas[0] = meta
+
     def _plan(self, txid: int, document: Any, kind: Kind | None = "data") -> None:
         """Fix facts and stamp of `txid`; a `kind` of None leaves the facts in `document` as they are."""
         previous, recorded = self.metas.get(txid - 1), self.planner.recorded(txid)
