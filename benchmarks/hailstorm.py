@@ -106,9 +106,11 @@ def ratio(rounds: int, peer: Callable[[], float], mine: Callable[[], float]) -> 
 def sums(asked: argparse.Namespace) -> Iterator[Line]:
     """Compare sums."""
     pairs = Pairs(20_000, 10 if asked.quick else 40)
-    by_key, monoid = SumByKey({"k": int}, "v", "t"), MonoidBolt("t", Sum(), {"k": int}, to_state="v")
-    found = ratio(asked.rounds, lambda: ours(pairs, by_key)[0], lambda: ours(pairs, monoid)[0])
-    yield "MonoidBolt(Sum) against SumByKey", found, 0.95
+    by_key = SumByKey({"k": int}, "v", "t")
+    for text, emit in (("", None), (", with emitted states", "batch")):
+        monoid = MonoidBolt("t", Sum(), {"k": int}, to_state="v", emit=emit)
+        found = ratio(asked.rounds, partial(_first, ours, pairs, by_key), partial(_first, ours, pairs, monoid))
+        yield f"MonoidBolt(Sum) against SumByKey{text}", found, 0.95
 
 
 def users() -> MonoidBolt:

@@ -23,6 +23,9 @@ from txstorm.monoids.sketches import Sketch
 from txstorm.storage.rows.eviction import row_codes, whole
 from txstorm.typed import column_of, stacked
 
+MANY = 64
+"""Number of states from which on they are emitted as columns."""
+_PLAIN = {int, float, str, bytes, bool}
 TRIED = 4
 """Number of states that the setting `check_laws` tries the laws on."""
 
@@ -183,6 +186,13 @@ class MonoidCommitter(BatchBolt, Committer):
         if self.plan.bolt.emit is None:
             return
         several = len(self._columns) > 1
+        types = (*self.state.key.values(), *self.state.value.values())
+        if len(values) >= MANY and set(types) <= _PLAIN:
+            keys = zip(*values, strict=True) if several else (list(values),)
+            columns = [[*one] for one in (*keys, values.values())]
+            arrays = [column_of(one, arrow_type(declared)) for one, declared in zip(columns, types, strict=True)]
+            self._collector.emit_batch(pa.table(arrays, [*self._columns, STATE]))
+            return
         for key, value in values.items():
             self._collector.emit(*(key if several else (key,)), value)
 
