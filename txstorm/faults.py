@@ -85,6 +85,7 @@ POINTS = {
     "sweep.removed": "sweep: one unreferenced file is removed",
     "sweep.after": "sweep: the unreferenced files are removed",
     "sweep.values": "sweep: unreferenced files of long ledger values are about to be removed",
+    "file.written": "sink of a text file: the text is written, its mark is not",
     "kafka.created": "Kafka sink: the topic of marks is created",
     "kafka.fenced": "Kafka sink: older producers are fenced, and their open transactions have ended",
     "kafka.begun": "Kafka sink: a transaction has begun, nothing is sent",

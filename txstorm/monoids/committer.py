@@ -138,6 +138,8 @@ class MonoidCommitter(BatchBolt, Committer):
     def __init__(self, plan: MonoidPlan) -> None:
         self.plan = plan
         self.state = plan.state()
+        # Each task has a row of its own, so that no two change the same one.
+        self.internal_states = () if plan.key else (self.state.name,)
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the fields that are emitted."""
