@@ -2,9 +2,10 @@
 
     python -m benchmarks.hailstorm [--quick] [--rounds N] [--only PART ...]
 
-Parts: `sums`, a `MonoidBolt` of sums against `SumByKey`; `sketches`, HyperLogLog of 10,000 keys against a plain
-loop over sketches of Apache DataSketches; `distinct`, distinct users per page against Structured Streaming's
-``approx_count_distinct`` with its state in RocksDB.
+Parts: `once`, trending hashtags against the same stages at least once, with states in memory and positions stored each
+second (`benchmarks.peers.hailstorm_loop`), without the start; `sums`, a `MonoidBolt` of sums against `SumByKey`;
+`sketches`, HyperLogLog of 10,000 keys against a plain loop over sketches of Apache DataSketches; `distinct`, distinct
+users per page against Structured Streaming's ``approx_count_distinct`` with its state in RocksDB.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.machine import cpu_seconds
+from benchmarks.peers.hailstorm_loop import Loop
 from benchmarks.streaming import Spent, Watch
 from benchmarks.suite.topologies import NumberedTransactions
+from jobs.trending_hashtags import HASHTAGS, make
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
@@ -169,7 +172,41 @@ def _approximate(spark: Any, rows: int, txids: int) -> Spent:
     return watch.spent()
 
 
+def once(asked: argparse.Namespace) -> Iterator[Line]:
+    """Compare trending hashtags exactly once with the same stages at least once; tuples a processor second."""
+    for rows, txids, least in ((200_000, 12, 0.85), (20_000, 60, 0.8), (1_000, 600, 0.6)):
+        with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+            read = _copies(Path(place), rows * txids)
+            peer, mine = partial(_at_least_once, read, rows, txids), partial(_exactly_once, read, rows, txids)
+            yield f"exactly once against at least once, {rows:,} tuples a txid", ratio(asked.rounds, peer, mine), least
+
+
+def _copies(place: Path, records: int) -> list[Path]:
+    """Return four files with as many hashtags as are asked for."""
+    tags = b"".join(path.read_bytes() for path in HASHTAGS)
+    paths = [place / f"tags-{number}.txt" for number in range(4)]
+    for path in paths:
+        path.write_bytes(tags * (records // 4 // tags.count(b"\n") + 1))
+    return paths
+
+
+def _at_least_once(paths: list[Path], rows: int, txids: int) -> float:
+    with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+        before, loop = time.process_time(), Loop(paths, Path(place))
+        loop.run(txids, rows)
+        return (time.process_time() - before) / txids
+
+
+def _exactly_once(paths: list[Path], rows: int, txids: int) -> float:
+    watch = Watch()
+    with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
+        topology, data = make(paths, max_batch_rows=rows), Path(place) / "data"
+        run(topology, engine="local", data_dir=data, until_txid=txids, listeners=(watch,)).awaitTermination()
+    return watch.spent().cpu
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {
+    "once": once,
     "sums": sums,
     "sketches": sketches,
     "distinct": distinct,

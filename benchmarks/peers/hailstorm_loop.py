@@ -38,8 +38,10 @@ class Loop:
         place: directory of the positions, and of what the sink writes.
     """
 
-    def __init__(self, paths: Sequence[str | Path], place: Path, *, n: int = 20, counts: int = 2, topns: int = 2) -> None:
-        self._files: list[BinaryIO] = [open(path, "rb") for path in paths]  # noqa: SIM115 - closed at the end
+    def __init__(
+        self, paths: Sequence[str | Path], place: Path, *, n: int = 20, counts: int = 2, topns: int = 2
+    ) -> None:
+        self._files: list[BinaryIO] = [open(path, "rb") for path in paths]
         self._place, self._n = place, n
         self.counts: list[Counter[str]] = [Counter() for _ in range(counts)]
         self._topns: list[dict[str, int]] = [{} for _ in range(topns)]
