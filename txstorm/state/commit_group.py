@@ -185,10 +185,7 @@ class CommitGroup:
     def divert(self, txid: int, letters: pa.Table) -> None:
         """Add the dead letters of `txid`; called after its committers have finished, before it ends."""
         assert self._tables.letters is not None
-        sink = self._tables.letters.handle("dead-letters", 0, txid)
-        sink.active = True
-        sink.append_batch(letters)
-        sink.active = False
+        self._tables.letters.handle("dead-letters", 0, txid).append_own(letters)
 
     def end_txid(self, txid: int) -> None:
         """End `txid`, whose committers have all finished.

@@ -56,6 +56,10 @@ class TaskSink:
         columns = [column.conformed(self._named(table, names, column.name), self._where) for column in self._columns]
         self._tables.append(pa.table(columns, schema=self._schema()))
 
+    def append_own(self, rows: pa.Table) -> None:
+        """Append rows of txstorm, which have the columns of the sink."""
+        self._tables.append(rows)
+
     def collected(self) -> list[pa.Table]:
         """Return all rows appended so far, in order; raise `StateError` for a row that does not fit the columns."""
         self._flush()

@@ -157,8 +157,8 @@ MUTANTS = (
     ),
     Mutant(
         "hexadecimal_integers_of_csv_are_refused_beside_a_bad_value",
-        "_impossible",
-        'b"x" not in data[starts[row] + 1 : stops[row]].lower()',
+        "_impossible_texts",
+        'b"x" not in given[ends[row] + 1 : ends[row + 1]].lower()',
         "True",
         "tests/recovery/failures/test_refused_records.py::test_records_are_emitted_or_refused_alike_at_any_batch_size",
     ),

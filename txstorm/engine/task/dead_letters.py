@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
@@ -30,10 +30,23 @@ from txstorm.typed import misfit_behind, misfits
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
 
-_json = json.JSONEncoder().encode
+_any_json = json.JSONEncoder().encode
 _RECORD, _MESSAGE = (SENT_SCHEMA.names.index(name) for name in ("record", "message"))
 Bad = dict[int, ErrorRow]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
+
+
+def _json(record: Any) -> str:
+    """Return a record as JSON; the usual one, an object of texts and ints, in half of the time."""
+    try:
+        parts = [
+            f"{encode_basestring_ascii(name)}: "
+            f"{encode_basestring_ascii(one) if type(one) is str else one if type(one) is int else _any_json(one)}"
+            for name, one in record.items()
+        ]
+    except (AttributeError, TypeError):  # another one, perhaps inside
+        return _any_json(record)
+    return f"{{{', '.join(parts)}}}"
 
 
 MOST_RUNS = 5000
@@ -103,8 +116,10 @@ class Letters:
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the dead letters of one txid, in an order that does not depend on which task reported first."""
     found = pa.Table.from_batches(list(batches), SENT_SCHEMA)
-    keys = [("component", "ascending"), ("task", "ascending")]
-    return found.take(pc.sort_indices(found, sort_keys=keys))  # stable: the order within a task is preserved
+    tasks = [(task is None, task or 0) for task in found["task"].to_pylist()]
+    places = list(zip(found["component"].to_pylist(), tasks, strict=True))
+    order = sorted(range(len(places)), key=places.__getitem__)  # stable: the order within a task is preserved
+    return found if order == list(range(len(places))) else found.take(pa.array(order))
 
 
 def letters_table(found: pa.Table, attempt: TransactionAttempt, stamp: int) -> pa.Table:

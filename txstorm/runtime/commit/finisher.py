@@ -366,7 +366,7 @@ class GroupFinisher:
         """Log a warning for each cause of dead letters that is new, and count the others."""
         causes = list(zip(*(letters[name].to_pylist() for name in ("component", "type", "frame")), strict=True))
         for (component, kind, frame), times in Counter(causes).items():
-            message = letters["message"][causes.index((component, kind, frame))]
+            message = letters["message"][causes.index((component, kind, frame))].as_py()
             text = f"txid {attempt}: {component} left out a record: {kind}: {message}; see: "
             self._warnings.say(component, kind, frame, text + self._see, times)
 

@@ -45,6 +45,11 @@ _BYTES = [
 ]
 """Whether a type is of a kind → for each byte, 1 if no text of its values has it, else 0."""
 
+_FAULTY = set[tuple[str, ...]]()
+"""Columns of files whose last records had faults: Arrow's reader of CSV, which stops at one, is not tried first then.
+
+It only saves time.
+"""
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 
 
@@ -65,8 +70,6 @@ class CsvFormat(SkippingBlanks):
     delimiter: str = ","
     header: bool = True
     needed: tuple[str, ...] = ()
-    _faulty: list[bool] = field(default_factory=list, compare=False, repr=False)
-    """Not empty if the last records had faults: Arrow's reader of CSV, which stops at one, is then not tried first."""
 
     def boundaries(self, data: bytes, *, final: bool) -> Offsets:
         """Return the offsets of line ends outside quotes; a quote that is never closed affects only its own line.
@@ -86,8 +89,9 @@ class CsvFormat(SkippingBlanks):
 
     def _begin_values(self, bytes_: Any, quotes: Offsets) -> Any:
         """Return which of the quotes are at the beginning of a value, or follow another quote."""
-        before = bytes_[np.maximum(quotes - 1, 0)]
-        return np.isin(before, np.frombuffer(f'\n\r"{self.delimiter}'.encode(), np.uint8)) | (quotes == 0)
+        begins = np.zeros(256, bool)
+        begins[list(f'\n\r"{self.delimiter}'.encode())] = True
+        return begins[bytes_[np.maximum(quotes - 1, 0)]] | (quotes == 0)
 
     def _odd_quotes(self, data: bytes, ends: Offsets) -> Offsets:
         """Return the quotes that, in a piece of `data`, come third, fifth, … or first but open no value, or close none.
@@ -174,12 +178,13 @@ class CsvFormat(SkippingBlanks):
         if self.errors == "replace":
             records = Records(self._text(records.data).encode(), records.rows, self._ends)
         with suppress(Undecodable):
-            if not self._faulty:
+            if self.columns not in _FAULTY:
                 return Parsed(self._parsed(records), {})
-        found = self._misquoted(records) or self._odd_lines(records)
+        found = self._misquoted(records)
         left = records.without(found)
-        parsed = (self._sound(left) or self._sifted(left) or self._by_parts(left)).beside(found, records)
-        self._faulty[:] = [True] if parsed.faults else []
+        sound = self._sound(left) if found else None
+        parsed = (sound or self._sifted(left) or self._by_parts(left)).beside(found, records)
+        (_FAULTY.add if parsed.faults else _FAULTY.discard)(self.columns)
         return parsed
 
     def _sound(self, records: Records) -> Parsed | None:
@@ -187,36 +192,6 @@ class CsvFormat(SkippingBlanks):
         with suppress(Undecodable):
             return Parsed(self._parsed(records) if records.rows else None, {})
         return None
-
-    def _odd_lines(self, records: Records) -> dict[int, Undecodable]:
-        """Return the faults that are seen without parsing all: another number of values, or bytes that no value has.
-
-        Only for records that are lines, without quotes.
-        """
-        data = records.data if records.data.endswith(b"\n") else records.data + b"\n"
-        bytes_, wanted = np.frombuffer(data, np.uint8), len(self.columns)
-        stops = np.flatnonzero((bytes_ == 10) | (bytes_ == ord(self.delimiter)))
-        last = np.flatnonzero(bytes_[stops] == 10)  # of each line, in `stops`
-        types = {name: self.types[name] for name in self.fields if self.types.get(name, _TEXT) != _TEXT}
-        if b'"' in data or b"\r" in data or len(last) != records.rows or not all(map(_in_texts, types.values())):
-            return {}
-        counts = np.diff(last, prepend=-1)
-        odd = np.flatnonzero(counts != wanted).tolist()
-        faults = {row: self._wrong(f"Expected {wanted} columns, got {counts[row]}", None) for row in odd}
-        rows = np.flatnonzero(counts == wanted)
-        spans = {}
-        for name in types if len(rows) else ():
-            at = last[rows] - wanted + 1 + self.columns.index(name)
-            spans[name] = np.where(at > 0, stops[at - 1] + 1, 0), stops[at]
-        found = {number for name, span in spans.items() for number in _impossible(data, *span, types[name])}
-        doubtful = sorted(found)
-        for name, (starts, ends) in spans.items() if doubtful else ():
-            places = zip(starts[doubtful].tolist(), ends[doubtful].tolist(), strict=True)
-            texts = [data[start:end].decode() for start, end in places]
-            for one in _converted(pa.array(texts, _TEXT), types[name])[1]:
-                why = _conversion(name, types[name], texts[one])
-                faults.setdefault(int(rows[doubtful[one]]), self._wrong(why, name))
-        return faults
 
     def _parsed(self, records: Records) -> pa.Table:
         """Parse all records; raise `Undecodable` if one is invalid."""
@@ -272,7 +247,7 @@ class CsvFormat(SkippingBlanks):
             given = table[name].combine_chunks()
             column, unfit = _converted(given, kind)
             for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist() if unfit else (), strict=True):
-                wrong.setdefault(row, (_conversion(name, kind, text), name))
+                wrong.setdefault(row, (f"{_conversion(name, kind)}{text!r}", name))
             bad.update(unfit)
             table = table.set_column(table.column_names.index(name), name, column)
         good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
@@ -369,9 +344,6 @@ def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]
         fits = pc.is_in(given, _BOOLS)
         wrong: list[int] = pc.indices_nonzero(pc.invert(fits)).to_pylist()
         return pc.if_else(pc.and_(fits, pc.not_equal(given, "")), given, None).cast(kind), wrong
-    with suppress(pa.ArrowInvalid):  # the usual case
-        if not pa.types.is_decimal(kind):
-            return given.cast(kind), []
 
     def doubtful() -> Any:
         texts = pc.utf8_trim(given, " \t")
@@ -393,35 +365,25 @@ def _as_read(texts: pa.StringArray, kind: pa.DataType) -> Any:
 
 
 def _impossible_texts(texts: pa.StringArray, kind: pa.DataType) -> list[int]:
-    """Return the rows of texts with a byte that no value of a type has."""
+    """Return the rows of texts with a byte that no value of a type has; an integer of Arrow may have hex digits."""
+    usual = next((known for fits, known in _BYTES if fits(kind)), None)
     bounds, data = texts.buffers()[1:]
+    if usual is None or data is None:
+        return []
     ends = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    return _impossible(data.to_pybytes() if data else b"", ends[:-1], ends[1:], kind)
-
-
-def _impossible(data: bytes, starts: Any, stops: Any, kind: pa.DataType) -> list[int]:
-    """Return the numbers of texts with a byte that no value of a type has; an integer of Arrow may have hex digits.
-
-    Args:
-        data: the bytes of all texts.
-        starts: where each text begins.
-        stops: where each text ends.
-        kind: the type.
-    """
-    usual = next((known for fits, known in _BYTES if fits(kind)), bytes(256))
-    odd = np.zeros(len(data) + 1, np.int32)
-    np.cumsum(np.frombuffer(data.translate(usual), np.uint8), dtype=np.int32, out=odd[1:])
-    rows: list[int] = np.flatnonzero(odd[starts] < odd[stops]).tolist()
+    given = data.to_pybytes()[: ends[-1]]
+    odd = np.flatnonzero(np.frombuffer(given[ends[0] :].translate(usual), np.uint8)) + ends[0]
+    rows: list[int] = np.unique(ends.searchsorted(odd, "right") - 1).tolist()
     if pa.types.is_integer(kind):
-        return [row for row in rows if b"x" not in data[starts[row] + 1 : stops[row]].lower()]
+        return [row for row in rows if b"x" not in given[ends[row] + 1 : ends[row + 1]].lower()]
     return rows
 
 
-def _conversion(name: str, kind: pa.DataType, text: str) -> str:
-    """Return why a text cannot be converted to the type of its column."""
+def _conversion(name: str, kind: pa.DataType) -> str:
+    """Return why a text, which is to follow, cannot be converted to the type of its column."""
     if pa.types.is_decimal(kind):
-        return f"column {name!r}: expected a value that fits {kind}, got {text!r}"
-    return f"column {name!r}: CSV conversion error to {kind}: invalid value {text!r}"
+        return f"column {name!r}: expected a value that fits {kind}, got "
+    return f"column {name!r}: CSV conversion error to {kind}: invalid value "
 
 
 def _columns_of(path: str, delimiter: str) -> tuple[str, ...]:
