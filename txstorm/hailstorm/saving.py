@@ -102,7 +102,7 @@ class BoltStates:
 
     def _repeats(self, rows: pa.Table) -> bool:
         distinct = int(rows.group_by(list(self.plan.key)).aggregate([]).num_rows)
-        return distinct < rows.num_rows
+        return distinct < int(rows.num_rows)
 
     def _merged(self, rows: pa.Table) -> pa.Table:
         """Merge the states of keys that several instances have."""

@@ -64,7 +64,7 @@ class CommandHandler(Generic[P]):
 
 @dataclass(frozen=True)
 class CompanionSite:
-    """What a companion sees of its run.
+    """View that a companion has of its run.
 
     Attributes:
         session: the opened topology.
@@ -81,7 +81,7 @@ class CompanionSite:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a new data directory begins with: a clock of the source, behind which it is read, and states.
+    """Beginning of a new data directory: a clock of the source, behind which it is read, and states.
 
     Attributes:
         clock: the clock of the source.
@@ -95,7 +95,7 @@ class Beginning:
 
 
 class Companion:
-    """What a front end adds to a run of its topologies; made by `Topology.companion`, once per run.
+    """Addition of a front end to a run of its topologies; made by `Topology.companion`, once per run.
 
     All methods are called on the driver thread and must return at once; what takes long belongs on a lane of its own.
 
