@@ -185,6 +185,15 @@ def _methods(base: type) -> list[tuple[str, Any, list[str]]]:
     return [(name, made, list(inspect.signature(made).parameters)[1:]) for name, made in found if name not in known]
 
 
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Return whether `function` can be called with an argument named `name`."""
+    try:
+        arguments = inspect.signature(function).parameters
+    except (ValueError, TypeError):  # not implemented in Python
+        return False
+    return name in arguments or any(one.kind is one.VAR_KEYWORD for one in arguments.values())
+
+
 def _attribute(given: object, name: str) -> Any:
     try:
         return getattr(given, name, None)

@@ -25,7 +25,7 @@ class Source(SpoutPlanner):
         self.held, self.opaque, self.tells, self.task_planned = held, opaque, tells, parts
         self.asked: list[tuple[int, Any, bool]] = []
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Any = None) -> Any:
         self.asked.append((txid, previous, replay))
         taken = previous["taken"] if previous else 0
         if taken >= self.held:

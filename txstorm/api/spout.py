@@ -48,6 +48,18 @@ class SpoutCoordinator(StormNames):
 
         The metadata is recorded: a recorded txid is never planned again, even across restarts, unless the spout is
         opaque. `prev_metadata` is the metadata of ``txid - 1``, None for the first transaction.
+
+        A coordinator with clocks may have a further argument, ``upto=None``, so that snapshots can be taken at a wanted
+        clock. It is given that `txstorm.Clock`, and the transaction must not pass it: each partition gives its offsets
+        up to ``upto[partition]`` at most; one that is not in `upto` gives nothing and, if it is new, is not in the
+        clock of the transaction, unless that is the first one. If no partition can give anything, return `NOT_READY`.
+        """
+        return None
+
+    def ends(self) -> Mapping[str, int] | None:
+        """Return partition → its last offset, for the partitions that end; None if all go on, or it is not known.
+
+        A snapshot at a clock beyond that is refused.
         """
         return None
 

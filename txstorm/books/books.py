@@ -14,7 +14,7 @@ from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.books.records import Dropped, Identity, LedgerPosition, Meta, checked, txid_of
 from txstorm.books.requests import no_request
-from txstorm.books.savepoint import Savepoint
+from txstorm.books.savepoint import ChosenClock, Savepoint
 from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.lanes import THREADS, Lanes
@@ -147,6 +147,11 @@ class Books:
         self._guard = [Check(names.EPOCH, expect + 1)]
         self.epoch = epoch
         return epoch
+
+    @property
+    def guard(self) -> Sequence[Check]:
+        """The checks that each commit of this coordinator has: of its epoch."""
+        return self._guard
 
     def stored_epoch(self) -> int:
         """Return the epoch of the last coordinator; 0 before the first one."""
@@ -330,6 +335,13 @@ class Books:
         entries = sorted(self.ledger.scan(names.SAVEPOINTS).items())
         return {name: Savepoint.from_json(self._value(names.savepoint_path(name), one.value)) for name, one in entries}
 
+    def snapshots(self) -> tuple[int, ChosenClock | None]:
+        """Return the highest number of a snapshot at a clock so far (0: none), and the clock that is wanted, if any."""
+        entries = {f"{names.SNAPSHOTS}/{name}": one.value for name, one in self.ledger.scan(names.SNAPSHOTS).items()}
+        found = {path: self._value(path, value) for path, value in entries.items()}
+        wanted = ChosenClock.from_json(found[names.WANTED]) if names.WANTED in found else None
+        return max(found.get(names.NUMBER, 0), 0 if wanted is None else wanted.number), wanted
+
     # -- rewinds ------------------------------------------------------------------------------------------------
 
     def rewind(self) -> Rewind | None:
@@ -367,6 +379,7 @@ class Books:
                 self._put(names.TABLES, dict(tables)),
                 *([self._put(names.DROPPED, dropped.until(rewind.txid).to_json())] if any(dropped) else []),
                 self._put(names.IDENTITY, {**vars(identity), "timeline": rewind.timeline}),
+                Delete(names.WANTED),
                 Delete(DECIDED),
             ]
         )

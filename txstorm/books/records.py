@@ -71,7 +71,7 @@ def _document(value: Any) -> bool:
         "sources": lambda sources: isinstance(sources, Mapping) and all(map(_source, sources.values())),
         "pinned": lambda pinned: isinstance(pinned, Mapping),
         "max_ends": _number,
-        "clock": lambda clock: isinstance(clock, Mapping) and all(type(one) is int for one in clock.values()),
+        "clock": _clock,
         "resumes": lambda names: isinstance(names, list) and all(map(_text, names)),
         "waiting": lambda names: isinstance(names, list) and all(map(_text, names)),
     }
@@ -97,6 +97,10 @@ def _origin(value: Any) -> bool:
     return (first(value) and seeded) or (_fields(version=_number)(value) and value["version"] > 1)
 
 
+def _clock(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(type(one) is int for one in value.values())
+
+
 _ROW = _fields(timeline=_number, txid=_number, attempt=_number, stamp=_number, first=_number, last=_number)
 _SHAPES: dict[str, tuple[Shape, str]] = {
     names.CURRTX: (_number, "a txid"),
@@ -114,6 +118,8 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
     names.META: (_meta, "document, stamp and digests of a batch"),
     names.HISTORY: (lambda value: isinstance(value, list) and all(map(_ROW, value)), "rows of the history"),
     names.FAILURES: (_fields(count=_number), "a count and a cause"),
+    names.WANTED: (_fields(version=_number, clock=_clock, name=_text, number=_number), "the clock that is wanted"),
+    names.NUMBER: (_number, "the number of a snapshot"),
 }
 
 

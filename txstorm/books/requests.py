@@ -24,6 +24,7 @@ PATIENCE = 10.0
 STALE = 15.0
 ACTIVATE, DEACTIVATE, REBALANCE, KILL = "activate", "deactivate", "rebalance", "kill"
 ACCEPT_CLOCK = "accept-clock"
+WANT, CANCEL = "snapshot.want", "snapshot.cancel"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""A savepoint: the version of every table of a topology right after one txid, and the spout document of that txid."""
+"""A savepoint: the version of every table of a topology right after one txid, and the spout document of that txid.
+
+A snapshot at a clock of the source is a savepoint with a number.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from txstorm.books.records import clock_of
+from txstorm.clocks import Clock
 from txstorm.display import facts, time_of
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 
-FORMAT, VERSION = "txstorm-savepoint", 1
+FORMAT, VERSION = "txstorm-savepoint", 2
+WANTED_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Savepoint:
         created: time of the savepoint, UTC microseconds since 1970.
         tables: saved tables, by directory.
         outside: maps and outlets, which are in external systems and not part of the savepoint.
+        number: number of the snapshot at a clock that it is; None: it is none.
+        automatic: whether it may be deleted when there are newer snapshots.
     """
 
     name: str
@@ -50,6 +58,16 @@ class Savepoint:
     created: int
     tables: Mapping[str, SavedTable]
     outside: tuple[str, ...] = ()
+    number: int | None = None
+    automatic: bool = False
+
+    @property
+    def snapshot(self) -> ClockSnapshot | None:
+        """The snapshot at a clock that the savepoint is; None if it is none."""
+        clock = clock_of(self.document)
+        if self.number is None or clock is None:
+            return None
+        return ClockSnapshot(self.number, clock, self.txid, self.name, self.created)
 
     def __repr__(self) -> str:
         found = {
@@ -64,7 +82,11 @@ class Savepoint:
 
     def to_json(self) -> dict[str, Any]:
         """Return the savepoint as JSON values, with the version of the format."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+        found = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        if self.number is None:  # as older versions of txstorm read it, too
+            del found["number"], found["automatic"]
+            found["version"] = 1
+        return found
 
     @classmethod
     def from_json(cls, found: Any) -> Savepoint:
@@ -88,6 +110,66 @@ class Savepoint:
         except (KeyError, TypeError, ValueError, AttributeError) as cause:
             msg = f"savepoint: expected format {FORMAT!r}, got {str(found)[:80]!r}; the ledger is damaged, restore it"
             raise LedgerCorrupt(msg) from cause
+
+
+@dataclass(frozen=True)
+class ClockSnapshot:
+    """A complete snapshot at a clock of the source.
+
+    Attributes:
+        number: 1 for the topology's first one.
+        clock: the clock of the source.
+        txid: the transaction that has this clock.
+        name: name of its savepoint.
+        stamp: when it was made, microseconds since 1970 (UTC).
+    """
+
+    number: int
+    clock: Clock
+    txid: int
+    name: str
+    stamp: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the snapshot as commands show it."""
+        return {**asdict(self), "clock": dict(self.clock)}
+
+
+@dataclass(frozen=True)
+class ChosenClock:
+    """A clock at which a snapshot is to be made.
+
+    Attributes:
+        number, clock, name: those of the snapshot; it has the clock of `txid`, if that is planned otherwise.
+        since: when it was asked for, microseconds since 1970 (UTC).
+        wait: seconds that a run waits for the data; None: the setting ``snapshot_wait``.
+        txid: the planned transaction that has the clock; None: no transaction may pass the clock until one has it.
+        automatic: see `Savepoint`.
+    """
+
+    number: int
+    clock: Clock
+    name: str
+    since: int
+    wait: float | None = None
+    txid: int | None = None
+    automatic: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a clock that no transaction may pass as JSON values, with the version of the format."""
+        found = {"number": self.number, "clock": dict(self.clock), "name": self.name}
+        return {"version": WANTED_VERSION, **found, "since": self.since, "wait": self.wait}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ChosenClock:
+        """Read the result of `to_json`; raise `DataDirectoryError` if a newer txstorm wrote it."""
+        if found["version"] > WANTED_VERSION:
+            msg = (
+                f"the wanted clock: format version {found['version']} is newer than {WANTED_VERSION}, which this "
+                "txstorm reads; upgrade it"
+            )
+            raise DataDirectoryError(msg)
+        return cls(found["number"], Clock(found["clock"]), found["name"], found["since"], found["wait"])
 
 
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:

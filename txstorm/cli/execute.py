@@ -46,6 +46,7 @@ class Request:
     drop: Sequence[str] | None = None
     end_of_input: bool = False
     accept_clock: bool = False
+    want: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             drop=request.drop or (),
             end_of_input=request.end_of_input,
             accept_clock=request.accept_clock,
+            want=request.want,
         )
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle))

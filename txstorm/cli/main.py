@@ -18,6 +18,7 @@ from txstorm.cli import hash_seed
 from txstorm.cli.commands import (
     describe,
     doctor,
+    hailstorm,
     ledgers,
     lifecycle,
     query,
@@ -106,6 +107,7 @@ app.command("recover")(ledgers.recover)
 app.add_typer(time_travel.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
 app.add_typer(data_delay.delay_app, name="data-delay")
+app.add_typer(hailstorm.hailstorm_app, name="hailstorm")
 app.command("simulate")(simulate.simulate)
 app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)
 app.command("doctor")(doctor.doctor)

@@ -65,6 +65,7 @@ def _take(outcome: Processed, cargo: Cargo) -> None:
         for component, count in cargo.data["counts"].items():
             outcome.counts[component] = outcome.counts.get(component, 0) + count
         outcome.received.update(cargo.data["received"])
+        outcome.processes[cargo.edge, cargo.source] = tuple(cargo.data["process"])
     else:
         outcome.cargo.append(cargo)
 

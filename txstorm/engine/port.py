@@ -121,6 +121,7 @@ class Processed:
         diverted: dead letters, those of a spout in the first attempt, too; their schema is
             `txstorm.storage.rows.dead_letters.SENT_SCHEMA`.
         busy: stage level → seconds of work, summed over its tasks.
+        processes: stage level and task → host and pid of the process that ran it.
         reports, emitters: the tasks that have reported, and the tasks of the spout that have emitted.
         error: set if the txid failed. All other fields are then invalid except `digests` and, if all emitters have
             emitted, `parts`: the replay of a transactional spout must match them.
@@ -136,6 +137,7 @@ class Processed:
     reported: list[str] = field(default_factory=list)
     diverted: list[pa.RecordBatch] = field(default_factory=list)
     busy: dict[int, float] = field(default_factory=dict)
+    processes: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     reports: int = 0
     emitters: int = 0
     error: ErrorRow | None = None

@@ -102,7 +102,7 @@ class BoltStates:
 
     def _repeats(self, rows: pa.Table) -> bool:
         distinct = int(rows.group_by(list(self.plan.key)).aggregate([]).num_rows)
-        return distinct < int(rows.num_rows)
+        return bool(distinct < rows.num_rows)
 
     def _merged(self, rows: pa.Table) -> pa.Table:
         """Merge the states of keys that several instances have."""
@@ -219,14 +219,21 @@ class Saver:
         self._lane = lanes.lane("txstorm-snapshots")
         self._lock = lanes.lock()
         self._waiting: ClockSnapshot | None = None
+        self._calls = 0
         self.saved: Clock | str | None = None
 
     def save(self, snapshot: ClockSnapshot) -> None:
         """Save the states as of a complete snapshot; returns at once."""
         with self._lock:
             queued, self._waiting = self._waiting is not None, snapshot
+            self._calls += not queued
         if not queued:
             self._lane.queue(self._save_waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot is being saved, or waits for that."""
+        return self._calls > 0
 
     def close(self, timeout: float | None = 10.0) -> None:
         """End after the snapshots that are given; wait for that, at most `timeout` seconds."""
@@ -237,8 +244,7 @@ class Saver:
     def _save_waiting(self) -> None:
         with self._lock:
             snapshot, self._waiting = self._waiting, None
-        if snapshot is None:
-            return
+        assert snapshot is not None
         try:
             save_states(self._store, self._bolts, self._data_dir, snapshot)
         except (TxstormError, OSError, pa.ArrowException) as error:
@@ -247,6 +253,9 @@ class Saver:
             self._failed(snapshot, repr(error))
         else:
             self.saved = snapshot.clock
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     def _failed(self, snapshot: ClockSnapshot, why: str) -> None:
         self.saved = f"the snapshot at {snapshot.clock} is not saved: {why}"

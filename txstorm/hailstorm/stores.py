@@ -93,7 +93,7 @@ class SnapshotStore:
         return f"<snapshot store {self.name}>"
 
 
-class Saved(NamedTuple):
+class SavedState(NamedTuple):
     """A state that is there.
 
     Attributes:
@@ -166,7 +166,7 @@ class _EntryStore(SnapshotStore):
         with self._naming("forget a state", bolt, instance):
             self._remove(bolt, instance, [one for one in self._saved(bolt, instance) if one.clock == clock])
 
-    def _loaded(self, bolt: str, instance: int, clock: Clock | None) -> Iterator[tuple[Saved, pa.Table]]:
+    def _loaded(self, bolt: str, instance: int, clock: Clock | None) -> Iterator[tuple[SavedState, pa.Table]]:
         for saved in self._saved(bolt, instance):
             if clock is None or saved.clock == clock:
                 try:
@@ -201,19 +201,19 @@ class _EntryStore(SnapshotStore):
         """Check the owner of everything that is there."""
 
     @abstractmethod
-    def _saved(self, bolt: str, instance: int) -> list[Saved]:
+    def _saved(self, bolt: str, instance: int) -> list[SavedState]:
         """Return what is there of an instance, the one saved last first."""
 
     @abstractmethod
-    def _load(self, bolt: str, instance: int, saved: Saved) -> pa.Table:
+    def _load(self, bolt: str, instance: int, saved: SavedState) -> pa.Table:
         """Return the entries of a state; raise `_Damaged` if they are not as they were saved."""
 
     @abstractmethod
-    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[Saved]) -> None:
+    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[SavedState]) -> None:
         """Save a state, and then, or at once, remove those of `gone`; if that fails, all of them are still there."""
 
     @abstractmethod
-    def _remove(self, bolt: str, instance: int, gone: Sequence[Saved]) -> None:
+    def _remove(self, bolt: str, instance: int, gone: Sequence[SavedState]) -> None:
         """Remove some states."""
 
 
@@ -225,7 +225,7 @@ class MemoryStore(_EntryStore):
         keep: number of states that are kept per bolt and instance.
     """
 
-    _shared: dict[str, dict[tuple[str, int], list[tuple[Saved, str]]]] = {}
+    _shared: dict[str, dict[tuple[str, int], list[tuple[SavedState, str]]]] = {}
 
     def __init__(self, name: str = "", keep: int = KEEP) -> None:
         super().__init__(f"memory:{name}", keep)
@@ -238,21 +238,21 @@ class MemoryStore(_EntryStore):
                 self._check_owner(topology, VERSION)
 
     @override
-    def _saved(self, bolt: str, instance: int) -> list[Saved]:
+    def _saved(self, bolt: str, instance: int) -> list[SavedState]:
         return [saved for saved, _ in self._states.get((bolt, instance), ())]
 
     @override
-    def _load(self, bolt: str, instance: int, saved: Saved) -> pa.Table:
+    def _load(self, bolt: str, instance: int, saved: SavedState) -> pa.Table:
         return saved.place
 
     @override
-    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[Saved]) -> None:
+    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[SavedState]) -> None:
         found = self._states.get((bolt, instance), [])
-        saved = Saved(1 + max((one.number for one, _ in found), default=0), clock, entries)
+        saved = SavedState(1 + max((one.number for one, _ in found), default=0), clock, entries)
         self._states[bolt, instance] = [(saved, self.topology), *(one for one in found if one[0] not in gone)]
 
     @override
-    def _remove(self, bolt: str, instance: int, gone: Sequence[Saved]) -> None:
+    def _remove(self, bolt: str, instance: int, gone: Sequence[SavedState]) -> None:
         found = self._states.get((bolt, instance), [])
         self._states[bolt, instance] = [one for one in found if one[0] not in gone]
 
@@ -280,7 +280,7 @@ class DirectoryStore(_EntryStore):
         else:
             self._fs, self._root = _file_system(self.name, str(place))
         self._local = isinstance(self._fs, fs.LocalFileSystem)
-        self._known: dict[str, Saved] = {}
+        self._known: dict[str, SavedState] = {}
         self._named: set[str] = set()
 
     @override
@@ -291,7 +291,7 @@ class DirectoryStore(_EntryStore):
                 self._seen(info.path)
 
     @override
-    def _saved(self, bolt: str, instance: int) -> list[Saved]:
+    def _saved(self, bolt: str, instance: int) -> list[SavedState]:
         found = (self._seen(path) for path in self._files(bolt, instance))
         return sorted((one for one in found if one is not None), key=lambda one: one.number, reverse=True)
 
@@ -302,14 +302,14 @@ class DirectoryStore(_EntryStore):
     def _folder(self, bolt: str, instance: int) -> str:
         return f"{self._root}/{quote(bolt, safe='').replace('.', '%2E')}/{instance}"
 
-    def _seen(self, path: str) -> Saved | None:
+    def _seen(self, path: str) -> SavedState | None:
         """Return what a file has; None, after a warning, if it is a leftover, or damaged."""
         if path in self._known:
             return self._known[path]
         try:
             about = json.loads((self._read(path).schema.metadata or {})[_ABOUT])
             self._check_owner("", about["format"])
-            saved, topology = Saved(_number(path), Clock(about["clock"]), path), about["topology"]
+            saved, topology = SavedState(_number(path), Clock(about["clock"]), path), about["topology"]
         except _Damaged as error:
             if path not in self._named:
                 self._named.add(path)
@@ -337,11 +337,11 @@ class DirectoryStore(_EntryStore):
         return pq.read_table(pa.BufferReader(data))
 
     @override
-    def _load(self, bolt: str, instance: int, saved: Saved) -> pa.Table:
+    def _load(self, bolt: str, instance: int, saved: SavedState) -> pa.Table:
         return self._read(saved.place).replace_schema_metadata(None)
 
     @override
-    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[Saved]) -> None:
+    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[SavedState]) -> None:
         folder = self._folder(bolt, instance)
         number = 1 + max((_number(path) for path in self._files(bolt, instance)), default=0)
         about = {"format": VERSION, "topology": self.topology, "bolt": bolt, "instance": instance, "clock": dict(clock)}
@@ -356,7 +356,7 @@ class DirectoryStore(_EntryStore):
             with suppress(OSError):
                 self._fs.delete_file(written)
             raise
-        self._known[path] = Saved(number, clock, path)
+        self._known[path] = SavedState(number, clock, path)
         self._remove(bolt, instance, gone)
 
     def _make(self, folder: str) -> None:
@@ -379,7 +379,7 @@ class DirectoryStore(_EntryStore):
             sync_names(Path(path).parent, [Path(path)])
 
     @override
-    def _remove(self, bolt: str, instance: int, gone: Sequence[Saved]) -> None:
+    def _remove(self, bolt: str, instance: int, gone: Sequence[SavedState]) -> None:
         for one in gone:
             self._known.pop(one.place, None)
             with suppress(FileNotFoundError):
@@ -406,21 +406,21 @@ class SqlStore(_EntryStore):
             self._check_owner(topology, version)
 
     @override
-    def _saved(self, bolt: str, instance: int) -> list[Saved]:
+    def _saved(self, bolt: str, instance: int) -> list[SavedState]:
         found = self._tables.rows(bolt, instance)
         for row in found:
             self._check_owner(row.topology, row.version)
-        return [Saved(row.number, Clock.parse(row.clock), None) for row in found]
+        return [SavedState(row.number, Clock.parse(row.clock), None) for row in found]
 
     @override
-    def _load(self, bolt: str, instance: int, saved: Saved) -> pa.Table:
+    def _load(self, bolt: str, instance: int, saved: SavedState) -> pa.Table:
         try:
             return entries_of(json.loads(self._tables.text(bolt, instance, saved.number)))
         except ValueError as error:
             raise _Damaged(f"its text is no JSON: {error}") from error
 
     @override
-    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[Saved]) -> None:
+    def _replace(self, bolt: str, instance: int, clock: Clock, entries: pa.Table, gone: Sequence[SavedState]) -> None:
         from txstorm.clients.sql import SnapshotRow
 
         number = 1 + max((one.number for one in self._saved(bolt, instance)), default=0)
@@ -428,7 +428,7 @@ class SqlStore(_EntryStore):
         self._tables.put(bolt, instance, row, text_of(entries), [one.number for one in gone])
 
     @override
-    def _remove(self, bolt: str, instance: int, gone: Sequence[Saved]) -> None:
+    def _remove(self, bolt: str, instance: int, gone: Sequence[SavedState]) -> None:
         self._tables.remove(bolt, instance, [one.number for one in gone])
 
     @override

@@ -56,6 +56,15 @@ REWIND = "rewind"
 SAVEPOINTS = "savepoints"
 """Named savepoints: the version of every table at one txid, and the position in the source."""
 
+SNAPSHOTS = "snapshots"
+"""Parent of the two entries about snapshots at clocks."""
+
+WANTED = "snapshots/wanted"
+"""The clock that no transaction may pass until the snapshot at it is complete; absent if none is wanted."""
+
+NUMBER = "snapshots/number"
+"""The number of the last snapshot at a clock that was completed."""
+
 KEPT = "control/kept"
 """The first transaction of the retained history; written before anything older is removed."""
 
@@ -101,3 +110,7 @@ def savepoint_path(name: str) -> str:
 def failure_path(txid: int) -> str:
     """Return the path of the record of the failures of `txid`."""
     return f"{FAILURES}/{txid}"
+
+
+REGISTRY = "hailstorm"
+"""Parent of nodes that are no entries: what runs of Hailstorm topologies show in ZooKeeper."""

@@ -1,31 +1,42 @@
-"""Named savepoints: create, list and delete them, even during a run; `txstorm.operations.restore` restores them."""
+"""Named savepoints: create, list and delete them, even during a run; `txstorm.operations.restore` restores them.
+
+Snapshots at clocks of the source are savepoints with numbers. A run takes them, or if there is none, this module does.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from txstorm.api.names import name_fault, near
 from txstorm.books.books import Books
 from txstorm.books.data_directory import make_directory, topology_in
-from txstorm.books.savepoint import SavedTable, Savepoint
+from txstorm.books.records import clock_of
+from txstorm.books.requests import CANCEL, WANT
+from txstorm.books.savepoint import ChosenClock, ClockSnapshot, SavedTable, Savepoint
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.files import write_durably
+from txstorm.clocks import Clock
 from txstorm.display import time_of
-from txstorm.errors import InputError, TxstormError
-from txstorm.lanes import THREADS
+from txstorm.errors import InputError, NotRunningError, TxstormError
+from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger.open import open_ledger
-from txstorm.ledger.paths import savepoint_path
-from txstorm.ledger.port import ABSENT, Check, Delete
+from txstorm.ledger.paths import NUMBER, WANTED, savepoint_path
+from txstorm.ledger.port import ABSENT, Check, Delete, Op
 from txstorm.operations.kept_history import check_in_history, history_row
+from txstorm.operations.lifecycle import Waiting, ask
 from txstorm.results.read import check_txid, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid
+from txstorm.storage.tables.as_of import too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import TableRef, table_ref
-from txstorm.storage.tables.intent import CHANGES, OUTSIDE, SINK, STATE
+from txstorm.storage.tables.intent import CHANGES, LETTERS, OUTSIDE, SINK, STATE
+from txstorm.storage.tables.table import DeltaTableState
 
 log = logging.getLogger("txstorm.savepoint")
 NOTES = "savepoints"
@@ -45,20 +56,49 @@ def create_savepoint(
         StateError: `txid` is not committed, or a state as of it can no longer be read.
         DataDirectoryError: there is no topology in `data_dir`.
     """
+    with opened_books(data_dir) as (directory, books):
+        return make_savepoint(directory, books, name, txid, clock)
+
+
+def make_savepoint(
+    directory: Path,
+    books: Books,
+    name: str,
+    txid: int | None,
+    clock: Callable[[], float],
+    number: int | None = None,
+    beside: Sequence[Op] = (),
+) -> Savepoint:
+    """Create a savepoint, as `create_savepoint` does, from the tables in `directory`; see `record_savepoint`."""
+    check_name(directory, books, name)
+    made = record_savepoint(directory, books, _made(directory, books, name, txid, clock, number), beside)
+    _check_kept(directory, books, made)
+    return made
+
+
+def check_name(directory: Path, books: Books, name: str) -> None:
+    """Raise `InputError` if `name` is no name for a savepoint, or that of one."""
     if fault := name_fault("savepoint", name):
         raise InputError(fault)
-    with opened_books(data_dir) as (directory, books):
-        known = books.savepoints().get(name)
-        if known is not None:
-            msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
-            raise InputError(f"{msg}, or delete it: txstorm savepoint delete {data_dir} {name}")
-        made = _made(directory, books, name, txid, clock)
-        if not books.put_if([Check(savepoint_path(name), ABSENT)], {savepoint_path(name): made.to_json()}):
-            raise InputError(f"{directory}: another process has just made a savepoint {name!r}; choose another name")
-        _check_kept(directory, books, made)
+    known = books.savepoints().get(name)
+    if known is not None:
+        msg = f"{directory}: there is a savepoint {name!r} already, of txid {known.txid}; choose another name"
+        raise InputError(f"{msg}, or delete it: txstorm savepoint delete {directory} {name}")
+
+
+def record_savepoint(directory: Path, books: Books, made: Savepoint, beside: Sequence[Op] = ()) -> Savepoint:
+    """Record a savepoint in the ledger, in one commit with the operations `beside`, and return it.
+
+    What it needs must not be removed meanwhile. Raises `InputError` if there is a savepoint of that name.
+    """
+    path = savepoint_path(made.name)
+    numbered = {} if made.number is None else {NUMBER: max(made.number, books.snapshots()[0])}
+    if not books.put_if([Check(path, ABSENT), *beside], {path: made.to_json(), **numbered}):
+        raise InputError(f"{directory}: another process has just made a savepoint {made.name!r}; choose another name")
+    if not made.automatic:
         _note(directory, made)
-        log.info("savepoint %s of txid %s is made", name, made.txid)
-        return made
+    log.info("savepoint %s of txid %s is made", made.name, made.txid)
+    return made
 
 
 def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
@@ -104,6 +144,163 @@ def _note(directory: Path, made: Savepoint) -> None:
         log.warning("savepoint %s is made, but it could not be noted beside the ledger: %s", made.name, error)
 
 
+LOOK = 0.1
+"""Seconds between two looks at a snapshot that a run is taking."""
+
+
+def list_snapshots(data_dir: str | Path) -> list[ClockSnapshot]:
+    """Return the snapshots at clocks of the source, the newest first."""
+    found = [one.snapshot for one in list_savepoints(data_dir)]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.number)
+
+
+def want_snapshot(
+    data_dir: str | Path,
+    clock: Mapping[str, int] | None = None,
+    name: str | None = None,
+    wait: float | None = None,
+    lanes: Lanes = THREADS,
+) -> dict[str, Any]:
+    """Ask for a snapshot at `clock`, which no transaction passes before it is complete; None: at the present clock.
+
+    A run then takes it; see `list_snapshots`. With no run, a snapshot of the last committed transaction is made at
+    once, and a later clock is recorded for the next run.
+
+    Args:
+        data_dir: the data directory.
+        clock: the clock of the last planned transaction, or one that it has not reached.
+        name: name of the savepoint; None: ``snapshot-NUMBER``.
+        wait: seconds after which a run gives it up; None: the setting ``snapshot_wait``.
+        lanes: give the clocks, and let time pass.
+
+    Returns:
+        ``topology``, ``running``, ``number``, ``clock`` and ``name``; ``txid`` and ``stamp`` if it is complete.
+
+    Raises:
+        InputError: the clock names other partitions, is behind the present one or beyond the end of the source, another
+            one is wanted, the name is taken, or the source has no clocks.
+        BusyError, HeldError: as for `txstorm.operations.lifecycle.deactivate`.
+    """
+    wanted, wait = None if clock is None else Clock(clock), None if wait is None else checked_wait(wait)
+    arguments = {"clock": None if wanted is None else dict(wanted), "name": name, "wait": wait}
+    try:
+        return ask(data_dir, WANT, arguments, Waiting(lanes=lanes))
+    except NotRunningError:
+        pass
+    with opened_books(data_dir) as (directory, books):
+        books.ledger.acquire("txstorm snapshot")  # excludes a run that starts at this moment
+        number, before = books.snapshots()
+        metas, committed = books.metas(), books.currtx() - 1
+        present, planned = (
+            clock_of(metas[txid].document) if txid in metas else None for txid in (committed, max(metas, default=0))
+        )
+        asked = present if present is not None and wanted in (None, present) else check_chosen(wanted, before, planned)
+        called = name or f"snapshot-{number + 1}"
+        check_name(directory, books, called)
+        chosen = ChosenClock(number + 1, asked, called, lanes.now(), wait)
+        identity = books.identity()
+        if asked == present:
+            made = make_savepoint(directory, books, called, committed, lanes.seconds, chosen.number)
+            taken = made.snapshot
+            assert taken is not None
+            found = taken.to_json()
+        else:
+            books.put_if([], {WANTED: chosen.to_json()})
+            found = {"number": chosen.number, "clock": dict(asked), "name": called}
+        return {"topology": "" if identity is None else identity.topology, "running": False, **found}
+
+
+def taken_snapshot(
+    data_dir: str | Path,
+    clock: Mapping[str, int] | None = None,
+    name: str | None = None,
+    wait: float | None = None,
+    lanes: Lanes = THREADS,
+) -> dict[str, Any]:
+    """Ask for a snapshot as `want_snapshot` does and, if a run takes it, wait until it is complete.
+
+    Raises:
+        InputError, BusyError, HeldError: those of `want_snapshot`.
+        TxstormError: the run has given it up, or ended before; if it ended, the next one goes on with a wanted clock.
+    """
+    found = want_snapshot(data_dir, clock, name, wait, lanes)
+    while found["running"] and "txid" not in found:
+        with opened_books(data_dir) as (_, books):
+            (_, wanted), now = books.snapshots(), books.ledger.holder()
+        is_wanted = wanted is not None and wanted.number == found["number"]
+        for one in list_snapshots(data_dir):
+            if one.number == found["number"]:
+                return {**found, **one.to_json()}
+        what = f"snapshot {found['name']} at {Clock(found['clock'])}"
+        if now is None:
+            raise TxstormError(f"{what}: the run has ended" + (", and the next one goes on with it" * is_wanted))
+        if clock is not None and not is_wanted:
+            raise TxstormError(f"{what}: the run has given it up; its log, and txstorm status, say why")
+        lanes.sleep(LOOK)
+    return found
+
+
+def cancel_snapshot(data_dir: str | Path, lanes: Lanes = THREADS) -> dict[str, Any]:
+    """Give up the clock that is wanted, if one is.
+
+    Returns:
+        ``topology``, ``running``, and ``clock``: the one that was wanted; None if none was.
+
+    Raises:
+        BusyError, HeldError: as for `txstorm.operations.lifecycle.deactivate`.
+    """
+    try:
+        return ask(data_dir, CANCEL, {}, Waiting(lanes=lanes))
+    except NotRunningError:
+        pass
+    with opened_books(data_dir) as (_, books):
+        books.ledger.acquire("txstorm snapshot")
+        identity, (_, wanted) = books.identity(), books.snapshots()
+        books.put_if([Delete(WANTED)], {})
+        clock = None if wanted is None else dict(wanted.clock)
+        return {"topology": "" if identity is None else identity.topology, "running": False, "clock": clock}
+
+
+def checked_wait(wait: float) -> float:
+    """Return the seconds that a run waits for a clock; raise `InputError` if they are no number of 0 or more."""
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
+        raise InputError(f"wait: expected a number of seconds, got {wait!r}")
+    return float(wait)
+
+
+def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock | None) -> Clock:
+    """Return the clock at which a snapshot can be made: `clock` or, for None, that of the last planned transaction.
+
+    Args:
+        clock: the clock that is asked for.
+        wanted: the one that is wanted already.
+        planned: the clock of the last planned transaction.
+
+    Raises:
+        InputError: it cannot be made.
+    """
+    if clock is None:
+        if planned is None:
+            raise InputError("snapshot: there is no clock yet: nothing is planned, or the source has no clocks")
+        return planned
+    if wanted is not None and clock != wanted.clock:
+        msg = (
+            f"clock {clock}: {wanted.clock} is wanted already, as {wanted.name!r}; wait for that snapshot, or cancel it"
+        )
+        raise InputError(msg)
+    if wanted is not None:
+        return clock
+    if planned is not None and (other := sorted(clock.keys() ^ planned.keys())):
+        msg = f"clock {clock}: {', '.join(other)}: the source has the partitions {', '.join(planned)}; give each one"
+        raise InputError(msg)
+    if planned is not None and not clock >= planned:
+        msg = (
+            f"clock {clock}: it is behind {planned}, that of the last planned transaction; ask for that or a later one"
+        )
+        raise InputError(msg)
+    return clock
+
+
 def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
     """Look up the savepoint `name`; raise `InputError`, which suggests similar names, if it does not exist."""
     known = books.savepoints()
@@ -124,7 +321,9 @@ def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[t
         ledger.close()
 
 
-def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float]) -> Savepoint:
+def _made(
+    directory: Path, books: Books, name: str, txid: int | None, clock: Callable[[], float], number: int | None
+) -> Savepoint:
     identity = books.identity()
     assert identity is not None
     committed = checked_txid(directory)
@@ -144,8 +343,36 @@ def _made(directory: Path, books: Books, name: str, txid: int | None, clock: Cal
         stamp=row["stamp"],
         created=int(clock() * 1_000_000),
         tables=_tables(directory, wanted, committed),
-        outside=tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE),
+        outside=outside_tables(books),
+        number=number,
     )
+
+
+def outside_tables(books: Books) -> tuple[str, ...]:
+    """Return the maps and outlets, which no savepoint contains."""
+    return tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE)
+
+
+def open_tables(tables: Mapping[TableRef, DeltaTableState], txid: int) -> dict[str, SavedTable]:
+    """Return the table versions of a savepoint as of `txid`, as `_tables` does, from the `tables` that a run has open.
+
+    Call it between two groups. Nothing is read but the newest entries of the logs.
+    """
+    found: dict[str, SavedTable] = {}
+    for ref, table in tables.items():
+        if ref.kind == STATE:
+            changes = tables.get(TableRef(CHANGES, ref.name))
+            if why_not(table if changes is None else changes, txid) is not None:
+                continue
+            version, as_of = version_as_of(table, txid, stays=True)
+            if changes is not None:
+                if as_of < changes.floor():
+                    raise too_old(ref.name, txid, changes.floor())
+                found[changes.ref.uri] = SavedTable(changes.version)
+            found[ref.uri] = SavedTable(version, as_of)
+        elif ref.kind == LETTERS or (ref.kind == SINK and why_not(table, txid) is None):
+            found[ref.uri] = SavedTable(table.version)
+    return found
 
 
 def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]:

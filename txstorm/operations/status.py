@@ -34,6 +34,8 @@ LIVE_FACTS = (
     "low_water_marks",
     "source",
 )
+FRONT_ENDS = ("dadstorm", "hailstorm")
+"""What a run reports under these names is that of the front end of its topology (`Companion.status`)."""
 
 
 def list_topologies(root: str | Path, ledger: str | None = None) -> list[dict[str, Any]]:
@@ -68,7 +70,8 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
         number, a ``probe`` of it, and the version of ``python``; or None), and the facts that the run has last reported
         (`LIVE_FACTS`), among them ``source``: what holds of the source, such as files that wait to be completed;
         ``wall_clock``: what is wrong with the machine's clock, or None; ``low_water_marks``: component → the clock of
-        the last transaction that it has finished.
+        the last transaction that it has finished. ``hailstorm``, if it is a Hailstorm topology: negotiator, processors
+        and snapshots; None if the run ended without a report.
 
         ``mode`` of a live run is ``starting``, ``active``, ``inactive``, ``rebalancing``, ``killing`` or ``stopping``;
         otherwise it is ``stopped``, ``failed`` or ``killed``, as the last run reported, or ``dead`` if it ended without
@@ -165,6 +168,7 @@ def _status(directory: Path, books: Books) -> dict[str, Any]:
         "error": None if running else told.get("error"),
         "hash_seed": (books.origin() or {}).get("hash_seed"),
         **{name: told.get(name) for name in LIVE_FACTS},
+        **{name: told[name] if _mode(told, holder) != "dead" else None for name in FRONT_ENDS if name in told},
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from txstorm.api.spout import NOT_READY
 from txstorm.books.origin import CodeOrigin
+from txstorm.clocks import Clock
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
@@ -107,7 +108,7 @@ class RecordedPlanner(SpoutPlanner):
         self._recording = recording
         self._span = span
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         """Return the recorded spout document, with the extents that were read."""
         return self._recording.of(txid).document if txid <= self._span.last else NOT_READY
 

@@ -14,6 +14,7 @@ from txstorm.books.books import Books
 from txstorm.books.requests import Request
 from txstorm.clocks import Clock
 from txstorm.coordinator.machine import State
+from txstorm.engine.port import Processed
 from txstorm.errors import InputError
 from txstorm.monitor.progress import Monitor
 from txstorm.recovery.clone import fill_state
@@ -22,6 +23,7 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.intent import STATE
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.open")
@@ -63,7 +65,7 @@ class CommandHandler(Generic[P]):
 
 @dataclass(frozen=True)
 class CompanionSite:
-    """View that a companion has of its run.
+    """View of a run, for its companion.
 
     Attributes:
         session: the opened topology.
@@ -94,7 +96,7 @@ class Beginning:
 
 
 class Companion:
-    """Addition of a front end to a run of its topologies; made by `Topology.companion`, once per run.
+    """Base class of what a front end adds to a run of its topologies; made by `Topology.companion`, once per run.
 
     All methods are called on the driver thread and must return at once; what takes long belongs on a lane of its own.
 
@@ -122,8 +124,19 @@ class Companion:
     def look(self) -> None:
         """Do what is due; called in each turn of the driver's loop."""
 
+    def processed(self, outcomes: Sequence[Processed]) -> None:
+        """Take note that these transactions are processed, each in its current attempt."""
+
     def committed(self, last: int) -> None:
         """Take note that all transactions up to `last` are committed."""
+
+    def lost(self, why: str, processor: str | None = None) -> None:
+        """Take note that a worker died, or gave no answer in time; the undecided transactions are replayed.
+
+        Args:
+            why: the cause.
+            processor: the lost instance of a component, ``COMPONENT-INDEX``; None: it is not known which.
+        """
 
     def status(self) -> Mapping[str, Any]:
         """Return what the status of the run shows of it; equal as long as nothing has changed."""
@@ -151,9 +164,10 @@ def begin(companion: Companion, store: StateStore, books: Books, planning: Plann
     """
     beginning = companion.begin()
     rows = {} if beginning is None else beginning.states
-    states = {one.ref.name: one for one in store.tables.values() if one.ref.kind == STATE}
+    tables = [one for one in store.tables.values() if isinstance(one, DeltaTableState)]  # those of a simulation are not
+    states = {one.ref.name: one for one in tables if one.ref.kind == STATE}
     for name, table in states.items():
-        if name in rows or table.log.files():
+        if name in rows or table.log.files():  # even without a companion: a start of before may have filled it
             books.check_lease()
             fill_state(table, rows.get(name), books.epoch, planning.now() // 1000)
     if beginning is None:

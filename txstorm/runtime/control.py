@@ -18,15 +18,18 @@ from txstorm.api.context import WorkProgress
 from txstorm.books.requests import (
     ACCEPT_CLOCK,
     ACTIVATE,
+    CANCEL,
     DEACTIVATE,
     KILL,
     REBALANCE,
+    WANT,
     Answer,
     Request,
     answer_ops,
     no_request,
     read_request,
 )
+from txstorm.clocks import Clock
 from txstorm.coordinator import events as ev
 from txstorm.coordinator.machine import State
 from txstorm.errors import FencedError, InputError, TxstormError
@@ -34,8 +37,10 @@ from txstorm.lanes import utc_time
 from txstorm.ledger import paths as names
 from txstorm.ledger.port import Op
 from txstorm.monitor.progress import Monitor
+from txstorm.operations.savepoints import checked_wait
 from txstorm.runtime.companion import CommandHandler, Companion, Decision
 from txstorm.runtime.session import Session
+from txstorm.runtime.snapshots import Snapshots
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
 
@@ -64,6 +69,7 @@ class Control:
         session, state, feed, stop: the arguments of the same names, for command handlers.
         killer: description of the process that ended the run with `kill`; None if the run was not killed.
         companion: adds to the status what the front end of the topology shows.
+        snapshots: takes snapshots at clocks of the source.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class Control:
         self._work_at = 0.0
         self.killer: str | None = None
         self.companion = Companion()
+        self.snapshots: Snapshots
 
     @property
     def mode(self) -> str:
@@ -234,6 +241,19 @@ class Control:
         clock = self.session.clock
         return Decision({**self.result(), "clock": self._clock().isoformat(), "doubt": clock.problem}, clock.accept, {})
 
+    def choosing(self, asked: tuple[Clock | None, str | None, float | None]) -> Decision:
+        """Decide to take a snapshot: at a clock, or if it is None at that of the last planned transaction."""
+        snapshots = self.snapshots
+        chosen = snapshots.choose(*asked)
+        result = {"number": chosen.number, "clock": dict(chosen.clock), "name": chosen.name}
+        return Decision({**self.result(), **result}, lambda: snapshots.adopt(chosen), snapshots.values(chosen))
+
+    def giving_up(self, request: Request) -> Decision:
+        """Decide to give up the wanted clock, if there is one."""
+        wanted = self.snapshots.wanted
+        result = {**self.result(), "clock": None if wanted is None else dict(wanted)}
+        return Decision(result, lambda: self.snapshots.cancel(f"{request.asker} has cancelled it"), {})
+
     def result(self, *, active: bool | None = None) -> dict[str, Any]:
         """Return the fields common to the answers to all commands: the topology and its progress."""
         now = self._monitor.snapshot()
@@ -330,6 +350,14 @@ def _wait_argument(arguments: Mapping[str, Any]) -> float:
     return wait
 
 
+def _choice_argument(arguments: Mapping[str, Any]) -> tuple[Clock | None, str | None, float | None]:
+    clock, name, wait = (arguments.get(key) for key in ("clock", "name", "wait"))
+    if not (name is None or isinstance(name, str)) or not (clock is None or isinstance(clock, Mapping)):
+        msg = f"expected a clock and a name, got {clock!r} and {name!r}"
+        raise TypeError(msg)
+    return None if clock is None else Clock(clock), name, None if wait is None else checked_wait(wait)
+
+
 CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
     handler.name: handler
     for handler in (
@@ -342,6 +370,8 @@ CORE_COMMANDS: Mapping[str, CommandHandler[Any]] = {
         CommandHandler(
             ACCEPT_CLOCK, lambda arguments: None, lambda control, nothing, request: control.accepting_clock()
         ),
+        CommandHandler(WANT, _choice_argument, lambda control, asked, request: control.choosing(asked)),
+        CommandHandler(CANCEL, lambda arguments: None, lambda control, nothing, request: control.giving_up(request)),
     )
 }
 """The commands that every run has."""

@@ -110,11 +110,11 @@ class Driver:
             session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.snapshots = Snapshots()
+        self.snapshots = Snapshots(session, self._commits.in_turn, self._loop.put, self._fail)
         self.companion: Companion = session.companion
         handlers = with_commands(self.companion.commands(), commands)
-        self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self._told_to_stop, handlers)
-        self.control.companion = self.companion
+        self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
+        self.control.companion, self.control.snapshots = self.companion, self.snapshots
         self.stopping = stopping
         self._warnings = Warnings(log)
         self.jobs = PackQueue(
@@ -175,7 +175,9 @@ class Driver:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
         self._system.open(currtx)
-        self._loop.feed(ev.Opened(currtx, self._planning.open(currtx)))
+        stored = self._planning.open(currtx)
+        self.snapshots.open()
+        self._loop.feed(ev.Opened(currtx, stored))
         if self._input_ended(currtx):
             log.warning(
                 "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
@@ -184,8 +186,7 @@ class Driver:
                 currtx - 1,
             )
         self.control.open()
-        site = CompanionSite(self._session, lambda: self.state, self.snapshots, self._monitor)
-        self.companion.open(site)
+        self.companion.open(CompanionSite(self._session, lambda: self.state, self.snapshots, self._monitor))
         self._look()
 
     def _look(self) -> None:
@@ -212,8 +213,8 @@ class Driver:
         if self._failure is not None:
             return not self._committing
         if self.state.stopped or self._gate.past(self.state.currtx):
-            return True
-        return self._gate.closed and self.state.drained and not self._system.waiting
+            return not self.snapshots.busy
+        return self._gate.closed and self.state.drained and not (self._system.waiting or self.snapshots.busy)
 
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
@@ -257,11 +258,17 @@ class Driver:
         else:
             self._loop.feed(ev.Failed(*attempt))
 
+    def lost(self, attempt: TransactionAttempt | None, why: str, processor: str | None = None) -> None:
+        """Report a lost worker: `attempt` and all later ones are replayed, which counts as no failure of theirs."""
+        self.companion.lost(why, processor)
+        if attempt is not None:
+            self._monitor.replayed()
+            self._loop.feed(ev.Failed(*attempt))
+
     def group_done(self, done: Future[GroupOutcome]) -> None:
         """Process the outcome of the group that was handed over to be committed."""
         self._committing -= 1
-        error = done.exception()
-        if error is not None:
+        if (error := done.exception()) is not None:
             self._fail(error)
             return
         outcome = done.result()
@@ -272,14 +279,11 @@ class Driver:
 
     # -- calls from other threads -------------------------------------------------------------------------------
 
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, drain: bool = False) -> None:
         """Ask the loop to end; with `drain`, after committing the transactions in flight. Thread-safe."""
         if not drain:
             self.stopping.set()
         self._loop.put(lambda: self._stop(drain=drain))
-
-    def _told_to_stop(self, drain: bool) -> None:
-        self.stop(drain=drain)
 
     def _stop(self, *, drain: bool) -> None:
         if drain and any(one.timers for one in self._session.program.components.values()):
@@ -347,7 +351,7 @@ class Driver:
         except RAISED as error:
             self._plan_failed(txid, error)
             return ev.NotReady(txid)
-        if asked and not read:
+        if asked and not read and self._planning.bound(txid) is None:  # otherwise it may have data that is held back
             self._waiters.dry = True
             self._gate.saw(0)  # an empty batch, for a source without a latest offset
         if not planned:
@@ -426,8 +430,7 @@ class Driver:
         return replace(pack, place=self._session.store.staging_place) if self._session.program.frame_sinks else pack
 
     def _current(self, attempt: TransactionAttempt) -> bool:
-        entry = self.state.active.get(attempt.txid)
-        return entry is not None and entry[0] == attempt.attempt_id
+        return self.state.active.get(attempt.txid, (None,))[0] == attempt.attempt_id
 
     def _job_done(self, job: Job) -> None:
         if not self.jobs.finish(job) or self._failure is not None:
@@ -445,8 +448,7 @@ class Driver:
         self._window.job_took(seconds, work, len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
         for place, outcome in enumerate(good):
-            misread = self._planning.misread(outcome)
-            if misread is not None:  # ends the topology after the txids before it are committed
+            if (misread := self._planning.misread(outcome)) is not None:  # the txids before it are committed
                 self._take_processed(job, good[:place], seconds)
                 self.doom = misread
                 self._loop.feed(ev.Failed(*outcome.attempt, resume=False))
@@ -462,6 +464,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
+        self.companion.processed(good)
         inputs = {txid_input.attempt: txid_input for txid_input in job.pack.inputs}
         for outcome in good:
             txid = outcome.attempt.txid
@@ -497,14 +500,12 @@ class Driver:
 
     def _job_failed(self, job: Job, cause: str) -> None:
         """After a worker died or timed out, retry its pack in halves, to isolate the txid at fault (R11, R12)."""
-        alive = [attempt for attempt in job.attempts if self._current(attempt)]
-        if not alive:
+        if not (alive := [attempt for attempt in job.attempts if self._current(attempt)]):
             return
         if len(job.attempts) > 1:
             log.warning("txids %s-%s: %s; retrying in smaller packs", alive[0].txid, alive[-1].txid, cause)
             self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
-            self._monitor.replayed()
-            self._loop.feed(ev.Failed(*alive[0]))
+            self.lost(alive[0], cause)
         else:
             self._user_failed(alive[0], ErrorRow("the worker", 0, "lost", "EngineError", cause, "", ""))
 
@@ -521,6 +522,8 @@ class Driver:
         if row is None:  # the end of the run cut it short
             self._loop.feed(ev.Failed(*attempt, resume=False))
             return
+        if row.kind == "lost":
+            self.companion.lost(row.message)
         decision = self._session.retry.judge(attempt.txid, row)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
@@ -582,7 +585,7 @@ class Driver:
         self._upkeep.committed()
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
-        self.snapshots.committed(last.txid)
+        self.snapshots.committed(outcome.committed)
         self.companion.committed(last.txid)
         empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
         self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)

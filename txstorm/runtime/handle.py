@@ -1,4 +1,7 @@
-"""The handle of a run: the methods of Spark's `StreamingQuery`, plus Storm's concepts (txids, attempts, phases)."""
+"""The handle of a run: the methods of Spark's `StreamingQuery`, plus Storm's concepts (txids, attempts, phases).
+
+It is one module, since users have one object for all that a run does and shows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.errors import DeadLettersWarning, StoppedError
 from txstorm.lanes import Flag, Lanes
 from txstorm.monitor.progress import Monitor, Snapshot, TransactionProgress, windows_json
-from txstorm.operations.savepoints import create_savepoint
+from txstorm.operations.savepoints import checked_wait, create_savepoint
 from txstorm.plan.explain import explain
 from txstorm.results.snapshot import TopologySnapshot, snapshot
 from txstorm.results.spark_views import register_views
@@ -203,9 +206,7 @@ class RunHandle:
                 return
             except FutureTimeout:
                 if not self.isActive and not done.done():
-                    self._raise()
-                    msg = "the run has ended"
-                    raise StoppedError(msg) from None
+                    self._living()
             except CancelledError:
                 self._raise()
 
@@ -336,6 +337,36 @@ class RunHandle:
     def savepoint(self, name: str, txid: int | None = None) -> Savepoint:
         """Create a savepoint of all tables as of `txid`, by default the last committed one; see `create_savepoint`."""
         return create_savepoint(self.data_dir, name, txid)
+
+    def want_snapshot(self, clock: Mapping[str, int], name: str | None = None, wait: float | None = None) -> None:
+        """Ask for a snapshot at `clock`: a savepoint of a transaction with exactly this clock of the source.
+
+        No transaction passes it; a partition that has reached it is held until the others have. Once that transaction
+        is committed, the snapshot is listed by `txstorm.operations.savepoints.list_snapshots`.
+
+        Args:
+            clock: partition → the last offset to count; not behind the last transaction planned.
+            name: name of the savepoint; None: ``snapshot-NUMBER``.
+            wait: seconds after which it is given up; None: the setting ``snapshot_wait``.
+
+        Raises:
+            InputError: the clock names other partitions, or is behind the present one or beyond the end of the source;
+                another one is wanted; the name is taken; or the spout cannot stop at a clock.
+            StoppedError: the run has ended.
+        """
+        wanted, seconds = Clock(clock), None if wait is None else checked_wait(wait)
+        self._living()
+        self._asked(lambda: self._driver.snapshots.want(wanted, name, seconds))
+
+    def cancel_snapshot(self) -> None:
+        """Give up the clock that is wanted, if one is."""
+        self._living()
+        self._asked(lambda: self._driver.snapshots.cancel("it was cancelled"))
+
+    def _living(self) -> None:
+        if not self.isActive:
+            self._raise()
+            raise StoppedError("the run has ended")
 
     def clock(self, txid: int | None = None) -> Clock | None:
         """Return the clock of `txid`, by default of the last committed one; None if the source has no clocks."""

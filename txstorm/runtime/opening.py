@@ -23,6 +23,7 @@ from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity
+from txstorm.clocks import Clock
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program, program_of
 from txstorm.engine.spill import sweep_spilled
@@ -129,6 +130,7 @@ class RunOptions:
         standby: called with messages while the run waits for another one to end; None: do not wait.
         drop: recorded tables and sources that the code no longer declares, to be dropped.
         accept_clock: whether the machine's clock is believed, whatever the last run's was.
+        want: the clock of the source at which a snapshot is taken, if there is none yet; see `Snapshots.want`.
         recorded: replaces the spout's planner with a planner of recorded transactions. Such a run has neither pauses
             nor timeouts; a failure that was not recorded never leads to a dead letter, but ends the run after
             `RECORDED_RETRIES`.
@@ -146,6 +148,7 @@ class RunOptions:
     recorded: Callable[[SpoutPlanner], SpoutPlanner] | None = None
     end_of_input: bool = False
     accept_clock: bool = False
+    want: Clock | None = None
 
     @property
     def bounded(self) -> bool:
@@ -459,6 +462,7 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
         companion=companion,
         journal=_journal(options.journal),
         retention=retention,
+        want=options.want,
     )
 
 

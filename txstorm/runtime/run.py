@@ -11,6 +11,7 @@ from typing import Any
 
 from txstorm.books.data_directory import default_directory
 from txstorm.books.origin import origin_of
+from txstorm.clocks import Clock
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
@@ -48,6 +49,7 @@ def run(
     drop: Sequence[str] = (),
     end_of_input: bool = False,
     accept_clock: bool = False,
+    want: Mapping[str, int] | None = None,
 ) -> RunHandle:
     """Start `topology` and return immediately; a later start in the same directory resumes where this run stopped.
 
@@ -77,6 +79,8 @@ def run(
             end-of-input transaction, which closes open windows. The ledger records it: later runs read nothing more,
             unless the topology is rewound to a transaction before it.
         accept_clock: believe the machine's clock, although it is long after the last run, or before its last stamp.
+        want: the clock of the source at which a snapshot is taken, unless there is one already: see
+            `RunHandle.want_snapshot`; a clock that is refused ends the run.
 
     Raises:
         InputError: the topology, a setting, the source or the directory is invalid.
@@ -104,6 +108,7 @@ def run(
         drop=_names(drop),
         end_of_input=end_of_input,
         accept_clock=accept_clock,
+        want=None if want is None else Clock(want),
     )
     chosen = make_engine(engine, spark, topology.settings.max_jobs)
     return launch(topology, chosen, directory, options, listeners)

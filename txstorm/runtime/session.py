@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.records import Identity, clock_of
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
@@ -56,6 +57,7 @@ class Session:
         journal: file in which events and commands are recorded; None: no journal.
         companion: what the front end of the topology adds, a `txstorm.runtime.companion.Companion`.
         retention: removes data older than the retained history; None: history is kept forever.
+        want: the clock of the source at which the run shall take a snapshot; None: none.
     """
 
     data_dir: Path
@@ -80,6 +82,7 @@ class Session:
     companion: Any
     journal: TextIO | None = None
     retention: Retention | None = None
+    want: Clock | None = None
     _groups: int = 0
 
     def machine_config(self) -> Config:

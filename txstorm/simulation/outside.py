@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from txstorm.api.context import TaskContext
 from txstorm.api.spout import NOT_READY, SpoutCoordinator, TransactionalSpout
+from txstorm.clocks import Clock
 from txstorm.simulation.schedule import HEARTBEAT, REPLAYED, TOPOLOGY
 from txstorm.spouts.executors import planner
 from txstorm.spouts.port import SpoutPlanner
@@ -42,7 +43,7 @@ class SimPlanner(SpoutPlanner):
         self._coordinator = SimCoordinator(world)
         self._shipped = planner(SimSpout(self._coordinator), TaskContext(TOPOLOGY, "source", 0, 1))
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         """Plan the next batch; an opaque replay may contain more or less than before."""
         self._process.plans(txid)
         self._coordinator.replay = replay

@@ -17,6 +17,7 @@ from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
 from txstorm.api.spout import NOT_READY
+from txstorm.clocks import Clock
 from txstorm.errors import SpoutError
 from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitter, SpoutPlanner, SpoutTask
 from txstorm.typed import misfit_behind
@@ -36,15 +37,19 @@ class CompositePlanner(SpoutPlanner):
     def __init__(self, planners: Mapping[str, SpoutPlanner], component: str) -> None:
         self.opaque = any(one.opaque for one in planners.values())
         self.task_planned = any(one.task_planned for one in planners.values())
+        self.aligns = all(one.aligns for one in planners.values())
         self.sources = tuple(planners)
         self._planners = planners
         self._component = component
-        self._asked: dict[str, tuple[int, Any, Any]] = {}
+        self._asked: dict[str, tuple[Any, Any]] = {}
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         """Plan a batch of every source that is ready; the others are marked as skipped."""
         before = {} if previous is None else previous["sources"]
-        made = {name: self._plan(name, txid, before.get(name), replay=replay) for name in self._planners}
+        made = {
+            name: self._plan(name, txid, before.get(name), replay, None if upto is None else Clock(_of(name, upto)))
+            for name in self._planners
+        }
         self._asked = {}
         if all(document is NOT_READY for document in made.values()):
             return NOT_READY
@@ -55,14 +60,14 @@ class CompositePlanner(SpoutPlanner):
         """Return the documents of sources that were removed from the spout."""
         return {name: {**one, "skipped": True} for name, one in before.items() if name not in self._planners}
 
-    def _plan(self, name: str, txid: int, before: Any, *, replay: bool) -> Any:
+    def _plan(self, name: str, txid: int, before: Any, replay: bool, upto: Clock | None) -> Any:
         # If a later source raises, planning is retried, without the sources that have already planned this txid.
-        asked = self._asked.get(name)
-        if asked is not None and not replay and asked[:2] == (txid, before):
-            return asked[2]
-        document = self._planners[name].plan(txid, before, replay=replay)
+        question, asked = (txid, before, upto), self._asked.get(name)
+        if asked is not None and not replay and asked[0] == question:
+            return asked[1]
+        document = self._planners[name].plan(txid, before, replay=replay, upto=upto)
         if document is not NOT_READY:
-            self._asked[name] = (txid, before, document)
+            self._asked[name] = question, document
         return document
 
     def load_kept(self, read: ReadKept, plans: Plans) -> None:
@@ -103,6 +108,11 @@ class CompositePlanner(SpoutPlanner):
             )
             raise SpoutError(msg)
         return {"sources": {name: self._planners[name].at_clock(part) for name, part in parts.items()}}
+
+    def ends(self) -> dict[str, int]:
+        """Return the ends of all sources; keys of partitions are prefixed with the name of their source."""
+        found = ((name, one.ends()) for name, one in self._planners.items())
+        return {key: offset for name, ends in found for key, offset in _under(name, dict(ends)).items()}
 
     def offsets(self, document: Any) -> dict[str, int]:
         """Return the offsets of all sources; keys of partitions are prefixed with the name of their source."""
@@ -321,7 +331,7 @@ def _emitting(document: Any) -> Iterator[tuple[str, Any]]:
     return ((name, source) for name, source in document["sources"].items() if not source.get("skipped"))
 
 
-def _of(name: str, parts: Parts) -> Parts:
+def _of(name: str, parts: Mapping[str, Any]) -> Parts:
     """Return the parts of source `name`, with the prefix ``name/`` removed from their keys."""
     prefix = f"{name}/"
     return {key.removeprefix(prefix): part for key, part in parts.items() if key.startswith(prefix)}

@@ -43,7 +43,7 @@ from txstorm.spouts.composite import CompositeCommitter, CompositePlanner, Compo
 from txstorm.spouts.frames import FrameSpout
 from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitError, SpoutCommitter, SpoutPlanner, SpoutTask
 from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
-from txstorm.user_code import copied, misfits
+from txstorm.user_code import accepts, copied, misfits
 
 log = logging.getLogger("txstorm.spout")
 
@@ -162,11 +162,13 @@ class _DriverPlanner(SpoutPlanner):
         self._listens = _overridden(coordinator, SpoutCoordinator.committed)
         self._timed = _overridden(coordinator, SpoutCoordinator.clock)
         self._waits = _overridden(coordinator, SpoutCoordinator.is_at_hand)
+        self.aligns = self._timed and accepts(coordinator.initialize_transaction, "upto")
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         if not replay and not self._coordinator.is_ready():
             return NOT_READY
-        meta = self._coordinator.initialize_transaction(txid, _meta(previous))
+        initialize: Any = self._coordinator.initialize_transaction
+        meta = initialize(txid, _meta(previous), **({} if upto is None else {"upto": upto}))
         return meta if meta is NOT_READY else {"meta": storable(meta, f"spout {self._component!r}, txid {txid}")}
 
     def load_kept(self, read: ReadKept, plans: Plans) -> None:
@@ -203,6 +205,10 @@ class _DriverPlanner(SpoutPlanner):
             msg = f"{what}: at_clock() gave metadata of another clock: {Clock(found)}"
             raise SpoutError(msg)
         return made
+
+    def ends(self) -> Mapping[str, int]:
+        with calling(self._component, "ends()"):
+            return dict(self._coordinator.ends() or {})
 
     def offsets(self, document: Any) -> Mapping[str, int]:
         with calling(self._component, "offsets()"):
@@ -288,7 +294,7 @@ class _PartitionedPlanner(_TaskPlanner):
         self._coordinator = coordinator
         self._component = component
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         if not replay and not self._coordinator.is_ready():
             return NOT_READY
         where = f"spout {self._component!r}, txid {txid}"
@@ -319,7 +325,7 @@ class _OpaquePlanner(_TaskPlanner):
         self._away: set[str] = set()
         self._notices = Notices(component, log)
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         ready = replay or self._coordinator.is_ready()
         return {"parts": None} if ready else NOT_READY
 

@@ -15,7 +15,8 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.clocks import Clock
 from txstorm.errors import EmitError, SettingError, SpoutError
 
 Row = tuple[Any, ...]
@@ -135,7 +136,7 @@ class _MemoryCoordinator(SpoutCoordinator):
         self._data = data
         self._component = component
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+    def initialize_transaction(self, txid: int, prev_metadata: Any, upto: Clock | None = None) -> Any:
         ends = _ends(prev_metadata)
         amount = self._data.amount(txid)
         with self._data.lock:
@@ -143,8 +144,13 @@ class _MemoryCoordinator(SpoutCoordinator):
             disabled = set(self._data.disabled)
         for partition, end in ends.items():
             self._require(partition, end, sizes.get(partition, 0))
-        taken = {p: 0 if p in disabled else min(amount, size - ends.get(p, 0)) for p, size in sizes.items()}
-        return {str(p): [ends.get(p, 0), count] for p, count in taken.items()}
+        if upto is not None and prev_metadata is not None:
+            sizes = {p: size for p, size in sizes.items() if p in ends or str(p) in upto}
+        bounds = {p: size if upto is None else min(size, upto.get(str(p), -1) + 1) for p, size in sizes.items()}
+        taken = {p: 0 if p in disabled else min(amount, bounds[p] - ends.get(p, 0)) for p in sizes}
+        if upto is not None and not any(count > 0 for count in taken.values()):
+            return NOT_READY
+        return {str(p): [ends.get(p, 0), max(0, count)] for p, count in taken.items()}
 
     def payload(self, metadata: Any) -> Any:
         with self._data.lock:
@@ -152,8 +158,8 @@ class _MemoryCoordinator(SpoutCoordinator):
 
     def clock(self, metadata: Any) -> dict[str, int]:
         with self._data.lock:
-            known = dict.fromkeys(self._data.partitions, 0)
-        return {str(partition): end - 1 for partition, end in {**known, **_ends(metadata)}.items()}
+            ends = dict.fromkeys(self._data.partitions, 0) if metadata is None else _ends(metadata)
+        return {str(partition): end - 1 for partition, end in ends.items()}
 
     def at_clock(self, clock: Mapping[str, int]) -> Any:
         if strange := [name for name in clock if not name.isdecimal()]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts
 from txstorm.api.output import Collector
+from txstorm.clocks import Clock
 from txstorm.errors import SpoutError
 
 Parts = dict[str, Any]
@@ -38,10 +39,12 @@ class SpoutPlanner:
         opaque: whether an undecided txid may be planned differently after a failure or restart.
         task_planned: whether the extents of a txid are known only after its tasks have run.
         sources: names of the sources of a composite spout; otherwise the spout's id.
+        aligns: whether `plan` takes a clock that no transaction may pass.
     """
 
     opaque: bool = False
     task_planned: bool = False
+    aligns: bool = False
     sources: Sequence[str] = ()
 
     def load_kept(self, read: ReadKept, plans: Plans) -> None:
@@ -52,7 +55,7 @@ class SpoutPlanner:
             plans: returns the documents of the undecided txids that keep their plans, and of the last committed one.
         """
 
-    def plan(self, txid: int, previous: Any, *, replay: bool = False) -> Any:
+    def plan(self, txid: int, previous: Any, *, replay: bool = False, upto: Clock | None = None) -> Any:
         """Return the spout document of `txid`, or `NOT_READY`.
 
         Called before `txid` is emitted, in txid order. Not called for a txid of a non-opaque spout whose document is
@@ -62,6 +65,7 @@ class SpoutPlanner:
             txid: the transaction.
             previous: the document of ``txid - 1``; None for the first.
             replay: whether there was an earlier attempt; the spout is then not asked whether it is ready.
+            upto: the clock that the transaction must not pass, if the planner `aligns`.
         """
         raise NotImplementedError
 
@@ -110,6 +114,10 @@ class SpoutPlanner:
         """
         msg = f"spout {', '.join(self.sources)}: has no clocks, so it cannot begin at one"
         raise SpoutError(msg)
+
+    def ends(self) -> Mapping[str, int]:
+        """Return partition → its last offset, for the partitions that end."""
+        return {}
 
     def offsets(self, document: Any) -> Mapping[str, int]:
         """Return partition → the offset after the txid of `document`, for the partitions of `offsets_at`."""

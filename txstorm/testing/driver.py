@@ -174,6 +174,24 @@ class TopologyTestDriver:
         row = ErrorRow("the test", 0, "failed", "FailedException", reason, "", "")
         self._stepper.fail(which if isinstance(which, TransactionAttempt) else self.attempt(which), row)
 
+    def lose(self, processor: str) -> None:
+        """Lose a processor, as if the worker that runs it had died: all transactions in flight are replayed at once.
+
+        Args:
+            processor: an instance of a component, ``COMPONENT-INDEX``, such as ``counts-0``.
+
+        Raises:
+            InputError: there is no such processor, or the driver is closed.
+            TopologyFailed: user code that ran as a consequence has failed.
+        """
+        topology = self._running().topology
+        known = [f"{one.id}-{index}" for one in topology.components for index in range(one.parallelism)]
+        if processor not in known:
+            hint = near(str(processor), known)
+            msg = f"processor {processor!r}: expected COMPONENT-INDEX{hint}; there are {', '.join(known)}"
+            raise InputError(msg)
+        self._stepper.lose(processor)
+
     def next_tuple(self) -> None:
         """Poll the source, as a run does continuously, for example after adding tuples to it."""
         self._running()
@@ -274,6 +292,15 @@ class TopologyTestDriver:
         last = self.committed + 1 if upto is None else upto
         while self.committed < last:
             self.ack(self.committed + 1)
+
+    def want(self, clock: Mapping[str, int], name: str | None = None) -> None:
+        """Ask for a snapshot at `clock`, which no transaction passes; raises the errors of `RunHandle.want_snapshot`.
+
+        When the transaction with this clock is committed, the snapshot is complete: see
+        `txstorm.operations.savepoints.list_snapshots`. `advance` gives it up after ``snapshot_wait`` seconds.
+        """
+        self._running()
+        self._stepper.want(Clock(clock), name)
 
     def restart(self, topology: Topology | None = None) -> None:
         """Stop as if the process had been killed, and restart on the same directory.

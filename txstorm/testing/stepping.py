@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import Kind
+from txstorm.clocks import Clock
 from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.port import ErrorRow
 from txstorm.monitor.progress import Monitor
@@ -92,6 +93,10 @@ class Stepper:
         """Fail the current phase of `attempt`. Ignored unless it is the current attempt of its txid."""
         self._step(lambda: self._failed(attempt, row))
 
+    def lose(self, processor: str) -> None:
+        """Lose a processor: all transactions in flight are replayed, as none of them is decided before its `ack`."""
+        self._step(lambda: self._lost(processor))
+
     def pass_time(self, *, timers: bool = True) -> None:
         """Process the passage of time: run the timers that are due, and fail the phases that have timed out.
 
@@ -110,6 +115,10 @@ class Stepper:
             self.wake()
         finally:
             self._session.system.ask(None)
+
+    def want(self, clock: Clock, name: str | None) -> None:
+        """Ask for a snapshot at a clock; see `Snapshots.want`."""
+        self._step(lambda: self._driver.snapshots.want(clock, name))
 
     def close(self) -> None:
         """Drop everything undecided, as if the process had been killed. The caller releases the session afterwards."""
@@ -165,6 +174,15 @@ class Stepper:
             self._driver.group_done(_done(lambda: GroupOutcome(failed=(attempt, row))))
         else:
             self._driver.fail(attempt, row)
+
+    def _lost(self, processor: str) -> None:
+        for held in list(self._held.values()):
+            held.drop()
+            if held.finished is not None:
+                self._driver.group_done(_done(GroupOutcome))
+        self._held.clear()
+        first = next((TransactionAttempt(txid, entry[0]) for txid, entry in self.active.items()), None)
+        self._driver.lost(first, "by the test", processor)
 
     def _take(self, attempt: TransactionAttempt) -> _Held | None:
         held = self._held.get(attempt.txid)

@@ -1,4 +1,7 @@
-"""Settings of a topology: names, types, ranges, defaults, and the equivalent keys of Storm."""
+"""Settings of a topology: names, types, ranges, defaults, and the equivalent keys of Storm.
+
+It is one module, so that all there is to say of a setting stands in one place.
+"""
 
 from __future__ import annotations
 
@@ -248,6 +251,13 @@ class Settings(BaseModel):
         description="where the coordinator keeps its ledger: sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI or memory; "
         "none: ledger.db in the data directory",
     )
+    snapshot_every: Duration = Field(
+        10.0, description="seconds between two automatic snapshots of a Hailstorm topology, if its clock has moved"
+    )
+    snapshot_wait: Duration = Field(
+        60.0, description="seconds that a run waits for the data of a snapshot at a wanted clock"
+    )
+    keep_snapshots: Count = Field(2, description="automatic snapshots that are kept; those with a name are, too")
     keep_intents: Count = Field(3, description="published intents whose files are kept")
     zookeeper_servers: Annotated[str, BeforeValidator(_host_list)] = Field(
         "", description="host:port,… of the ZooKeeper ensemble with the ledger; empty: the ledger is not in ZooKeeper"

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -174,7 +175,7 @@ def topology(
 
 
 def run_to_end(
-    topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str, *, end_of_input: bool = False
+    topology: Any, data_dir: Path, settings: Mapping[str, Any], engine: str, **options: Any
 ) -> dict[str, int]:
     """Run `topology` to the end of what its source holds now; return its progress."""
     handle = run(
@@ -185,7 +186,7 @@ def run_to_end(
         available_now=True,
         # Without it, `run` looks at every attribute of every module: a fifth of a short run after a fork.
         target=f"scenarios.{topology.id}",
-        end_of_input=end_of_input,
+        **options,
     )
     handle.awaitTermination()
     now = handle.progress
@@ -205,6 +206,7 @@ def main(*argv: str) -> dict[str, Any]:
     parser.add_argument("--poison")
     parser.add_argument("--layout", default="changes")
     parser.add_argument("--rewind", type=int, metavar="TXID")
+    parser.add_argument("--want", type=json.loads)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args(argv)
     if options.rewind is not None:
@@ -213,4 +215,4 @@ def main(*argv: str) -> dict[str, Any]:
     settings |= dict(one.split("=", 1) for one in options.set)
     source = spout(options.spout, options.txids, options.data_dir)
     built = topology(source, options.tables, options.maps, options.poison, options.kafka, options.layout)
-    return run_to_end(built, options.data_dir, settings, options.engine)
+    return run_to_end(built, options.data_dir, settings, options.engine, want=options.want)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from inspect import Signature, signature
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, PrintPython, Target
+
+if TYPE_CHECKING:
+    from txstorm.cli.execute import Ending as RunEnding
+    from txstorm.topology.graph import Topology
+
+Command = TypeVar("Command", bound=Callable[..., int])
 
 RUN_EPILOG = """[bold]Examples[/bold]
 
@@ -106,22 +116,51 @@ def run(
 
     One Ctrl-C ends it cleanly: decided transactions are published, the rest is processed again by the next start.
     """
-    if until_txid is not None and (available_now or end_of_input):
+    return run_target(SimpleNamespace(**locals()))
+
+
+def run_target(
+    given: SimpleNamespace,
+    changed: Callable[[Topology], Topology] | None = None,
+    added: Callable[[RunEnding], Mapping[str, Any]] | None = None,
+    want: Mapping[str, int] | None = None,
+) -> int:
+    """Run a topology, given the arguments of `run`; return the exit code.
+
+    Args:
+        given: the arguments and options of `run`, under their names.
+        changed: changes the topology before it is run.
+        added: returns what the result has besides.
+        want: the clock at which a snapshot is wanted.
+    """
+    if given.until_txid is not None and (given.available_now or given.end_of_input):
         raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")
     from txstorm.cli.execute import Request, conclude, execute
     from txstorm.cli.output import log_to, print_text, stderr
     from txstorm.cli.target import load, pipeline
 
-    if print_python:
-        print_text(pipeline(target).python(target))
+    if given.print_python:
+        print_text(pipeline(given.target).python(given.target))
         return 0
     console = stderr()
-    log_to(console, log_level)
-    changes = settings_of(settings or [], max_pending, min_interval, max_dead_letters)
-    topology = load(target)
-    where = engine.value, data_dir, available_now, until_txid, changes, journal, target, ledger
-    request = Request(*where, standby, drop, end_of_input, accept_clock)
-    return conclude(execute(topology, request, console), as_json=json, debug=log_level is LogLevel.debug)
+    log_to(console, given.log_level)
+    changes = settings_of(given.settings or [], given.max_pending, given.min_interval, given.max_dead_letters)
+    topology = load(given.target) if changed is None else changed(load(given.target))
+    where = given.engine.value, given.data_dir, given.available_now, given.until_txid, changes
+    more = given.journal, given.target, given.ledger, given.standby, given.drop
+    ending = execute(topology, Request(*where, *more, given.end_of_input, given.accept_clock, want), console)
+    if added is not None and ending.error is None:
+        ending = replace(ending, document={**ending.document, **added(ending)})
+    return conclude(ending, as_json=given.json, debug=given.log_level is LogLevel.debug)
+
+
+def with_options_of_run(command: Command) -> Command:
+    """Give a command the arguments and options of ``txstorm run``, too, which it takes as ``**given``."""
+    own = [one for one in signature(command, eval_str=True).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    shared = signature(run, eval_str=True).parameters.values()
+    parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in (*shared, *own)]
+    command.__signature__ = Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    return command
 
 
 def settings_of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -301,6 +303,7 @@ class TxidRun(PhaseRun):
             "parts": self.parts,
             "reported": self.reported,
             "busy": seconds,
+            "process": [socket.gethostname(), os.getpid()],
         }
         yield self._task.report(Kind.RESULT, self.input, data)
 

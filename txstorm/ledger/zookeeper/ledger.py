@@ -14,6 +14,7 @@ from txstorm.clients.zookeeper.operations import AnswerLost, Create, Node
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import ConflictError, DataDirectoryError, InputError, TxstormError
 from txstorm.ledger.lease import Clock, this_process, utc_now
+from txstorm.ledger.paths import REGISTRY
 from txstorm.ledger.port import MAX_COMMIT, Entry, Op, check_ops, checked_path, name_order, op_size, pass_deleted
 from txstorm.ledger.zookeeper.lease import ZooKeeperLease
 from txstorm.ledger.zookeeper.nodes import (
@@ -168,7 +169,12 @@ class ZooKeeperLedger:
         """Return node name → entry name for the entries and directories below `node`."""
         self._check_open()
         names, _ = self._session.children(node) or ([], (0, 0))
-        return {name: entry for name in names if (entry := entry_name(name)) is not None}
+        return self._entry_names(node, names)
+
+    def _entry_names(self, node: str, names: Sequence[str]) -> dict[str, str]:
+        """Return node name → entry name for those of the nodes `names` below `node` that belong to the ledger."""
+        own = [name for name in names if node != self._root or name != REGISTRY]
+        return {name: entry for name in own if (entry := entry_name(name)) is not None}
 
     def _scanned(self, node: str) -> dict[str, Entry] | None:
         """Return the entries below `node`; None if any of them changed during the scan."""
@@ -176,7 +182,7 @@ class ZooKeeperLedger:
         listed = self._session.children(node)
         if listed is None:
             return {}
-        names = {f"{node}/{name}": entry for name in listed[0] if (entry := entry_name(name)) is not None}
+        names = {f"{node}/{name}": entry for name, entry in self._entry_names(node, listed[0]).items()}
         values = {path: f"{path}/{VALUE}" for path in names}
         paths = list(names)
         found = dict(zip(paths, self._read(paths), strict=True))

@@ -50,7 +50,7 @@ def open_zookeeper(
     session = _session(hosts, settings)
     try:
         if not read_only:
-            _check_access(session, root, settings, create=create)
+            check_access(session, root, settings, create=create)
         return ZooKeeperLedger(session, root, create=create, read_only=read_only)
     except BaseException:
         session.close()
@@ -64,7 +64,7 @@ def zookeeper_is_there(hosts: str, chroot: str, settings: Settings | None = None
         return session.read([root])[0] is not None
 
 
-def _check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
+def check_access(session: ZooKeeperSession, root: str, settings: Settings, *, create: bool) -> None:
     """Refuse to create nodes that every client may change, unless requested; warn about existing nodes of that kind."""
     if OPEN in (settings.zookeeper_acl, os.environ.get(ACL)):
         return

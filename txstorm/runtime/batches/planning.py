@@ -17,7 +17,8 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import MAX_ENDS, Kind, PlanFacts
 from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books
-from txstorm.books.records import Meta, with_digests
+from txstorm.books.records import Meta, clock_of, with_digests
+from txstorm.clocks import Clock
 from txstorm.engine.port import BATCH, Pack, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
@@ -50,6 +51,9 @@ class Planning:
         pinned: called with a txid and the document of the txid before it; returns the document that this txid must get,
             or None if the spout is to plan it. See `RetryPolicy.pinned`.
         max_ends: number of window ends that a component fires in a transaction planned from now on at most.
+        upto: the clock that no transaction may pass, see `bound`; None: there is no bound.
+        holds: whether the bound stays until `upto` is committed, also if the plan of the transaction with it is fixed.
+        missed: called with the reason if `upto` can no longer become the clock of a transaction.
     """
 
     def __init__(
@@ -73,6 +77,9 @@ class Planning:
         self._unsaved: dict[int, Meta] = {}
         self.pinned: Callable[[int, Any], Any] = lambda txid, previous: None
         self.max_ends: int | None = MAX_ENDS
+        self.upto: Clock | None = None
+        self.holds = False
+        self.missed: Callable[[str], None] = lambda why: None
         self._kept = kept
         self.planner.load_kept(kept, self._kept_plans)
 
@@ -142,11 +149,44 @@ class Planning:
         if kept is not None:
             self._plan(txid, kept, None)
             return True
-        document = self.planner.plan(txid, before, replay=replay and not system)
+        upto = self.bound(txid)
+        document = self.planner.plan(txid, before, replay=replay and not system, upto=upto)
         if document is NOT_READY:
             return False
+        if upto is not None:
+            self._check_bound(txid, document, upto)
         self._plan(txid, document)
         return True
+
+    def last_planned(self) -> int:
+        """Return the last txid that was planned, or committed; 0 if there is none."""
+        return max(self.metas, default=0)
+
+    def bound(self, txid: int) -> Clock | None:
+        """Return the clock that `txid` must not pass; None if there is none.
+
+        What a spout that is not opaque has planned stays: once a transaction has the clock, later ones may pass it.
+        """
+        before = None if self.upto is None or self.planner.opaque or self.holds else clock_of(self.document(txid - 1))
+        return None if before is not None and self.upto is not None and before.reaches(self.upto) else self.upto
+
+    def _check_bound(self, txid: int, document: Any, upto: Clock) -> None:
+        """Raise `SpoutError` if the coordinator ignores the bound; report a clock that has become impossible.
+
+        The first transaction tells what partitions there are, and where they begin; an opaque spout may lose records.
+        """
+        clock, before = Clock(self.planner.clock(document) or {}), clock_of(self.document(txid - 1))
+        beyond = {name: offset for name, offset in clock.items() if offset > upto.get(name, -1)}
+        if before is not None and not self.planner.opaque and beyond.keys() & before.keys():
+            msg = (
+                f"txid {txid}: the spout was planned up to {Clock(beyond)}, but the wanted clock {upto} must not be "
+                "passed: its coordinator must heed upto in initialize_transaction, or not have that argument"
+            )
+            raise SpoutError(msg)
+        if clock.keys() - upto.keys():
+            self.missed(f"the source has the partitions {', '.join(clock)}; ask for a clock of these")
+        elif beyond:
+            self.missed(f"the source is at {Clock(beyond)} already")
 
     def plan_system(self, txid: int, kind: Kind) -> None:
         """Plan `txid` as a system transaction, to which no source contributes."""

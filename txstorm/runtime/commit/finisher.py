@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -35,7 +34,6 @@ from txstorm.runtime.commit.publisher import Housekeeping, Publisher, timed
 from txstorm.runtime.commit.turn import CommitTurn
 from txstorm.runtime.failures import LetterLimit, Warnings, letters_command, letters_text, tallies
 from txstorm.spouts.executors import spout_committer
-from txstorm.spouts.facts import with_waiting
 from txstorm.spouts.kept_rows import KeptRows
 from txstorm.spouts.port import SpoutCommitError, SpoutCommitter
 from txstorm.state.commit_group import CommitHandles
@@ -285,7 +283,7 @@ class GroupFinisher:
         with seldom_collected():
             records = [_record(done) for done in outcome.committed]
             if (last := outcome.committed[-1]).waiting:  # the next start, too, must know that further ones follow
-                self._books.note_document(last.ready.attempt.txid, _extents(last))
+                self._books.note_document(last.ready.attempt.txid, last.extents)
             with timed(outcome.milliseconds, "stage", self._lanes.monotonic):
                 intent = self._intent(records, turn.tables.stage(records, self._books.epoch))
             tuples = {done.ready.attempt.txid: sum(done.counts.values()) for done in outcome.committed}
@@ -426,12 +424,6 @@ def _record(done: CommittedTxid) -> TxidRecord:
         txid=ready.attempt.txid,
         attempt_id=ready.attempt.attempt_id,
         digest=ready.digest,
-        extents=_extents(done),
+        extents=done.extents,
         stamp=ready.txid_input.stamp,
     )
-
-
-def _extents(done: CommittedTxid) -> Any:
-    """Return the spout document of a committed txid, which says which components have more window ends to fire."""
-    extents = done.ready.extents
-    return with_waiting(extents, done.waiting) if done.waiting else extents

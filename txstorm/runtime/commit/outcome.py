@@ -12,6 +12,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import WindowProgress
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.monitor.progress import TransactionProgress
+from txstorm.spouts.facts import with_waiting
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class CommittedTxid:
     def waiting(self) -> tuple[str, ...]:
         """The components with window ends to fire that their watermark has reached."""
         return tuple(sorted({component for (component, _), one in self.windows.items() if one.waiting}))
+
+    @property
+    def extents(self) -> Any:
+        """The spout document, which says which components have more window ends to fire."""
+        return with_waiting(self.ready.extents, self.waiting) if self.waiting else self.ready.extents
 
     def empty(self, spout: str) -> bool:
         """Return whether the source was asked and had no data. A batch with dead-lettered records is not empty."""

@@ -12,10 +12,20 @@ from txstorm.api.context import SourceFacts
 from txstorm.api.spout import NOT_READY, SpoutCoordinator
 from txstorm.clients.kafka.cluster import Cluster, GroupPositions, Partition, Range
 from txstorm.clients.kafka.reader import RangeReader
+from txstorm.clocks import Clock
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka.brokers import ASK, PENDING, Aside, Asked, KafkaView, WouldAskError
 from txstorm.spouts.kafka.options import KafkaSource
-from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, named, plan_ranges
+from txstorm.spouts.kafka.ranges import (
+    Batch,
+    Lost,
+    Positions,
+    all_held,
+    bounded,
+    clock_name,
+    named,
+    plan_ranges,
+)
 from txstorm.spouts.kafka.sizes import Sampled, Sizes, sampling
 from txstorm.spouts.user_calls import Notices
 
@@ -63,11 +73,13 @@ class KafkaCoordinator(SpoutCoordinator):
         self._notices = Notices(component, log)
         self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+    def initialize_transaction(self, txid: int, prev_metadata: Any, upto: Clock | None = None) -> Any:
         """Plan the next ranges; `NOT_READY` if there is nothing to read, no broker answers, or an answer is pending."""
+        if upto is not None and prev_metadata is not None and all_held(Positions.after(prev_metadata), upto):
+            return NOT_READY
         # First in this run, or planned again after a failure, whose cause may be outdated cached knowledge.
         again = self._last == 0 or txid <= self._last
-        batch = self._planned(txid, prev_metadata, again=again)
+        batch = self._planned(txid, prev_metadata, upto, again=again)
         if batch is PENDING:
             return NOT_READY
         self._say_trouble()
@@ -79,39 +91,39 @@ class KafkaCoordinator(SpoutCoordinator):
         self._say_news(txid, batch, first=prev_metadata is None)
         return batch.to_json()
 
-    def _planned(self, txid: int, before: Any, *, again: bool) -> Any:
+    def _planned(self, txid: int, before: Any, upto: Clock | None, *, again: bool) -> Any:
         """Return the next `Batch`; None if the brokers are unavailable, `PENDING` while a request is in flight."""
         if not again and not self._aside.busy:
             try:
-                return self._plan_mute(before)
+                return self._plan_mute(before, upto)
             except WouldAskError:
                 pass
-        return self._aside.ask((txid, before), lambda: self._plan(before, again=again))
+        return self._aside.ask((txid, before, upto), lambda: self._plan(before, upto, again=again))
 
-    def _plan_mute(self, before: Any) -> Batch | None:
+    def _plan_mute(self, before: Any, upto: Clock | None) -> Batch | None:
         """Plan from cached offsets, on this thread; that suffices for a backlog and is cheaper than a thread switch."""
         self._view.mute = True
         try:
-            return self._plan(before, again=False)
+            return self._plan(before, upto, again=False)
         finally:
             self._view.mute = False
 
-    def _plan(self, before: Any, *, again: bool) -> Batch | None:
+    def _plan(self, before: Any, upto: Clock | None, *, again: bool) -> Batch | None:
         """Plan the batch after the one with metadata `before`; None if the brokers are unavailable."""
         if again:
             self._close_reader()  # it may be the cause of the failure: see `Readers.lend`
         if not self._view.look(now=again):
             return None
-        return self._batch(Positions.after(before), first=before is None, again=again)
+        return self._batch(Positions.after(before), upto, first=before is None, again=again)
 
     def _worth(self, batch: Batch, *, first: bool) -> bool:
         """Return whether to start a transaction: it has data, or is the first and must record a start that may move."""
         pins = first and self._source.start != "earliest" and bool(batch.positions.next)
         return bool(batch.ranges or batch.lost or pins)
 
-    def _batch(self, before: Positions, *, first: bool, again: bool) -> Batch:
+    def _batch(self, before: Positions, upto: Clock | None, *, first: bool, again: bool) -> Batch:
         positions, lost = self._same_topics(before)
-        positions, new = self._with_new(positions, first=first)
+        positions, new = self._with_new(positions, upto, first=first)
         if again:
             positions, out_of_range = self._within(positions)
             lost += out_of_range
@@ -120,11 +132,11 @@ class KafkaCoordinator(SpoutCoordinator):
             if any(self._view.ends.get(partition, start) < start for partition, start in positions.next.items()):
                 # The partition ends before the position: perhaps it is another topic of the same name.
                 self._view.look(now=True)
-                return self._batch(before, first=first, again=True)
-        return Batch(positions, self._ranges(positions), new=new, away=self._view.away, lost=lost)
+                return self._batch(before, upto, first=first, again=True)
+        return Batch(positions, self._ranges(positions, upto), new=new, away=self._view.away, lost=lost)
 
-    def _ranges(self, positions: Positions) -> dict[Partition, Range]:
-        return plan_ranges(positions.next, self._view.ends, self._budgets(positions))
+    def _ranges(self, positions: Positions, upto: Clock | None) -> dict[Partition, Range]:
+        return plan_ranges(positions.next, bounded(self._view.ends, upto), self._budgets(positions))
 
     def _look_ahead(self, positions: Positions) -> None:
         """Request the end offsets, unless the known ones already suffice to fill a batch of every topic, and more.
@@ -166,9 +178,11 @@ class KafkaCoordinator(SpoutCoordinator):
             del self._view.ends[partition]
         return _without(positions, recreated), lost
 
-    def _with_new(self, positions: Positions, *, first: bool) -> tuple[Positions, list[Partition]]:
-        """Return `positions` with those of new partitions added, and the new partitions."""
+    def _with_new(self, positions: Positions, upto: Clock | None, *, first: bool) -> tuple[Positions, list[Partition]]:
+        """Return `positions` with those of new partitions added, and the new partitions; `upto` may hold these back."""
         new = [partition for partition in self._view.partitions if partition not in positions.next]
+        if upto is not None and not first:
+            new = [partition for partition in new if clock_name(partition) in upto]
         if not new:
             return positions, []
         keys = {partition: (self._view.topics[partition[0]].id, partition) for partition in new}
@@ -256,7 +270,7 @@ class KafkaCoordinator(SpoutCoordinator):
 
     def clock(self, metadata: Any) -> dict[str, int]:
         """See `SpoutCoordinator`: the consumer's positions − 1, so that gaps and control records are passed."""
-        return {f"{topic}-{number}": end - 1 for (topic, number), end in Positions.after(metadata).next.items()}
+        return {clock_name(partition): end - 1 for partition, end in Positions.after(metadata).next.items()}
 
     def at_clock(self, clock: Mapping[str, int]) -> Any:
         """See `SpoutCoordinator`; blocks until the brokers answer, and takes their topics for those of the clock."""

@@ -118,6 +118,27 @@ def named(partition: Partition) -> str:
     return f"{partition[0]}/{partition[1]}"
 
 
+def clock_name(partition: Partition) -> str:
+    """Return the name of `partition` in clocks, ``topic-number``."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+def bounded(ends: Mapping[Partition, int], upto: Mapping[str, int] | None) -> Mapping[Partition, int]:
+    """Return the `ends` that a transaction may read: up to the clock `upto`, of which missing partitions give nothing.
+
+    None: no bound.
+    """
+    if upto is None:
+        return ends
+    return {one: min(end, upto[clock_name(one)] + 1) for one, end in ends.items() if clock_name(one) in upto}
+
+
+def all_held(positions: Positions, upto: Mapping[str, int]) -> bool:
+    """Return whether every partition has been read up to the clock `upto`, or is not in it."""
+    left = {clock_name(one): offset for one, offset in positions.next.items()}
+    return all(left.get(name, 0) > offset for name, offset in upto.items())
+
+
 def ids_of(metadata: Any) -> dict[str, str]:
     """Return the ids, by name, of the topics that the txid with `metadata` reads."""
     return {topic: entry["id"] for topic, entry in checked(metadata)["topics"].items() if entry["from"]}

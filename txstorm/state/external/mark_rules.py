@@ -155,10 +155,12 @@ class MarkedTarget(Generic[R]):
 
     def _check_owner(self, found: Mark, epoch: int) -> None:
         owner, kind = self.owner, self.label.partition(" ")[0]
+        article = "an" if kind == "outlet" else "a"
         if found.incarnation != owner.incarnation:
             msg = (
                 f"{self.label}: its store belongs to topology {found.topology!r}, incarnation {found.incarnation}; "
-                f"expected {owner.topology!r}, incarnation {owner.incarnation}; a {kind} has one owner: use another one"
+                f"expected {owner.topology!r}, incarnation {owner.incarnation}; {article} {kind} has one owner: "
+                "use another one"
             )
             raise StateError(msg)
         if found.epoch > epoch:

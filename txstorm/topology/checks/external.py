@@ -34,9 +34,9 @@ def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
     for one in components:
         for state in one.maps:
             where = f"component {one.id!r}, map {state.name!r}"
-            if state.kind == NON_TRANSACTIONAL:
+            if state.kind == NON_TRANSACTIONAL and not getattr(state.backend, "calls", False):
                 yield f"{where}: a non_transactional map keeps no txid, so it counts at least once, not exactly once"
-            elif not state.marked:
+            elif state.kind != NON_TRANSACTIONAL and not state.marked:
                 yield (
                     f"{where}: {type(state.backend).__name__} keeps no mark (put_marked), so it cannot refuse a late "
                     "put of a stale coordinator: it counts at least once"

@@ -363,3 +363,23 @@ def test_record_sizes_are_estimated_from_occasional_samples(size, mean, waiting,
     assert found.budget("t", waiting) == budget
     assert found.budget("t", waiting) == budget
     assert samples == asked
+
+
+def test_no_transaction_passes_a_clock_and_new_partitions_wait():
+    brokers, clock, upto = Brokers(t={0: [5, 20], 1: [0, 4]}), Clock(), {"t-0": 9, "t-1": 9}
+    planner = coordinator(brokers, clock=clock)
+    first = planner.initialize_transaction(1, None, upto)
+    assert planner.clock(first) == {"t-0": 9, "t-1": 3}
+    brokers.bounds["t"][2] = [0, 7]
+    clock.now += 11
+    assert planner.initialize_transaction(2, first, upto) is NOT_READY
+    brokers.bounds["t"][1][1] = 15
+    second = planner.initialize_transaction(2, first, upto)
+    assert planner.clock(second) == upto
+    brokers.requests.clear()
+    assert planner.initialize_transaction(3, second, upto) is NOT_READY
+    assert brokers.requests == []
+    assert planner.clock(planner.initialize_transaction(3, second)) == {"t-0": 19, "t-1": 14, "t-2": 6}
+    # The first transaction records where each partition begins, also if it gives nothing.
+    later = coordinator(Brokers(t={0: [0, 10], 1: [0, 10]}), start="latest")
+    assert later.initialize_transaction(1, None, {"t-0": 20})["topics"]["t"]["next"] == {"0": 10, "1": 10}
