@@ -40,13 +40,6 @@ def test_a_directory_goes_on_from_the_snapshot_that_it_has_recorded(point, chose
     assert counted(tmp_path / "data", 0) == plain(taken={"0": chosen - 1, "1": min(chosen, 4) - 1})
 
 
-def test_states_of_a_start_that_was_killed_before_its_clock_was_recorded_count_nothing(tmp_path):
-    donate(tmp_path / "donor", open_store(store := f"dir:{tmp_path / 'store'}"), 2)
-    killed("begin.filled:kill:1", tmp_path / "data", store, scenario="restored")
-    donate(tmp_path / "data", open_store(f"memory:{tmp_path}"), 8, tasks=3)  # by code without that store
-    assert counted(tmp_path / "data") == plain()
-
-
 def test_a_store_that_is_killed_in_the_middle_of_a_save_has_the_snapshot_before(tmp_path):
     store, donor = f"dir:{tmp_path / 'store'}", tmp_path / "donor"
     donate(donor, open_store(store), 2)
