@@ -429,8 +429,7 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     stamps = (one.stamp for one in planning.metas.values())
     clock.open(max(stamps, default=None), lambda: (books.status() or {}).get("clock_at"))
     companion = Companion() if options.recorded is not None else companion_of(topology)
-    new = not planning.metas and books.currtx() == FIRST_TXID and not books.live_intents()
-    if new and topology.companion is not None:
+    if not planning.metas and books.currtx() == FIRST_TXID and not books.live_intents():
         begin(companion, store, books, planning, identity.timeline)
     gate = _gate(planning.planner, settings, options)
 

@@ -66,4 +66,12 @@ MUTANTS = (
         "self.of(txid - 1)",
         f"{RESTORES}::test_rewinds_replays_and_lost_ledgers_of_a_directory_that_began_with_a_snapshot",
     ),
+    Mutant(
+        "states_without_a_clock_are_counted_again",
+        "begin",
+        "name in rows or table.log.files()",
+        "name in rows",
+        "tests/unit/hailstorm/test_restores.py::"
+        "test_states_of_a_start_that_ended_before_its_clock_was_recorded_count_nothing",
+    ),
 )
