@@ -38,7 +38,7 @@ def tags(store: Any = None, partitions: Any = TAGS, tasks: int = 2, take: Any = 
     """Build a topology that counts tags, and keeps the best two of them in each task of another bolt."""
     spout = MemoryTransactionalSpout(partitions, "tag", take=take) if isinstance(partitions, Sequence) else partitions
     builder = TransactionalTopologyBuilder("tags", "tags", spout)
-    counts = MonoidBolt("counts", Sum(), "tag", to_state=lambda tuple: 1)
+    counts = MonoidBolt("counts", Sum(), "tag", to_state=lambda row: 1)
     builder.set_bolt("counts", counts, tasks).fields_grouping("tags", ["tag"])
     builder.set_bolt("best", MonoidBolt("best", TopN(2), to_state=("tag", "state")), tasks).shuffle_grouping("counts")
     made = builder.build_topology()

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,9 +29,10 @@ from seeded import seeded
 from servers.kafka_reading import until_decided
 from servers.running import Kafka
 
-from txstorm import BasicBolt, BatchBolt, TransactionalTopologyBuilder, run
+from txstorm import BasicBolt, BatchBolt, Clock, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import FailedException, SpoutError
+from txstorm.runtime.companion import Beginning, Companion
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
 from txstorm.testing import check_opaque_spout, check_transactional_spout
@@ -198,6 +200,21 @@ def test_deleted_records_stop_a_transactional_spout(kafka_broker: Kafka, tmp_pat
     with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
         ended(keeping(spout), tmp_path / "data")
     assert kept(tmp_path / "data").total() == 20
+
+
+def test_a_new_directory_begins_behind_a_clock(kafka_broker: Kafka, tmp_path):
+    topic = filled(kafka_broker)
+
+    class Begins(Companion):
+        def begin(self):
+            return Beginning(Clock({f"{topic}-0": 19}), {}, "a test")
+
+    topology = replace(keeping(spout_of(kafka_broker, topic)), companion=lambda topology: Begins())
+    ended(topology, tmp_path / "data")
+    assert sorted(int(value) for value, *_ in kept(tmp_path / "data")) == [*range(20, 100)]
+    delete_up_to(kafka_broker.bootstrap, topic, 50)
+    with pytest.raises(SpoutError, match=rf"{topic}/0: offsets 20 to 49 .*begins at 50"):
+        ended(topology, tmp_path / "new")
 
 
 def test_an_opaque_spout_skips_deleted_records_and_records_the_loss(kafka_broker: Kafka, tmp_path):

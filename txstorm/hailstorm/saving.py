@@ -73,9 +73,11 @@ class BoltStates:
                 yield numbers[at], pa.table([texts.slice(at, 1)], [STATE])
             return
         columns = [rows[name].combine_chunks() for name in self.plan.key]
-        tasks = pa.array(keys.tasks_of(keys.key_groups(columns, rows.num_rows), self.plan.tasks))
+        alone = self.plan.tasks == 1
+        groups = keys.key_groups([] if alone else columns, rows.num_rows)
+        tasks = pa.array(keys.tasks_of(groups, self.plan.tasks))
         for task in reversed(range(self.plan.tasks)):
-            own = rows if self.plan.tasks == 1 else rows.filter(pc.equal(tasks, task))
+            own = rows if alone else rows.filter(pc.equal(tasks, task))
             yield task, keyed_entries(own, self.plan.key, STATE, as_json=self.as_json)
 
     def rows(self, saved: Sequence[pa.Table]) -> pa.Table:

@@ -489,5 +489,5 @@ def _digest(data: Any) -> str:
 
 def _parquet(table: pa.Table) -> pa.Buffer:
     out = pa.BufferOutputStream()
-    pq.write_table(table, out, compression="zstd")
+    pq.write_table(table, out, compression="zstd", use_dictionary=False)  # keys are distinct
     return out.getvalue()

@@ -152,7 +152,7 @@ def _last(found: Found, uri: str, intent: Intent | None) -> int:
 
 
 def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:
-    if found.last == 0:
+    if found.last == 0 and not found.history:  # a directory that began with a snapshot has a row of txid 0
         return {}
     if found.last in known:
         return {found.last: Meta(known[found.last].extents, known[found.last].stamp)}

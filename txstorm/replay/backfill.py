@@ -38,6 +38,12 @@ def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
             "would lack the changes of earlier txids; leave --from-txid out"
         )
         raise InputError(msg)
+    if recording.began_with_states:
+        msg = (
+            f"--into: {recording.data_dir} began with the states of a snapshot, which new tables would lack; run the "
+            "topology in a new directory instead"
+        )
+        raise InputError(msg)
     return target
 
 

@@ -78,6 +78,9 @@ class Recording:
     def of(self, txid: int) -> Recorded:
         """Return the recording of `txid`; raise `InputError` if it is not committed, or no longer retained."""
         self.check(txid)
+        return self._recorded(txid)
+
+    def _recorded(self, txid: int) -> Recorded:
         row = self._rows.slice(self._at[txid], 1)
         return Recorded(
             TransactionAttempt(txid, row["attempt"][0].as_py()),
@@ -98,9 +101,14 @@ class Recording:
             msg = f"{self.data_dir}: txid {txid} is older than the kept history, which {kept}; ask for a later one"
             raise InputError(msg)
 
+    @property
+    def began_with_states(self) -> bool:
+        """Whether the directory began with the states of a snapshot: its history has a txid 0."""
+        return 0 in self._at
+
     def document_before(self, txid: int) -> Any:
         """Return the spout document of the previous txid; None if it is not retained, or `txid` is the first."""
-        return self.of(txid - 1).document if txid - 1 in self._at else None
+        return self._recorded(txid - 1).document if txid - 1 in self._at else None
 
     def check_topology(self, topology: Topology) -> None:
         """Raise `InputError` unless the recording is that of `topology`, and the topology can be replayed."""

@@ -1,4 +1,7 @@
-"""The handle of a run: the methods of Spark's `StreamingQuery`, plus Storm's concepts (txids, attempts, phases)."""
+"""The handle of a run: the methods of Spark's `StreamingQuery`, plus Storm's concepts (txids, attempts, phases).
+
+It is one module, since users have one object for all that a run does and shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of a topology: names, types, ranges, defaults, and the equivalent keys of Storm."""
+"""Settings of a topology: names, types, ranges, defaults, and the equivalent keys of Storm.
+
+It is one module, so that all there is to say of a setting stands in one place.
+"""
 
 from __future__ import annotations
 

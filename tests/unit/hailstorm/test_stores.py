@@ -79,7 +79,7 @@ def test_a_store_belongs_to_one_topology_and_format(kind, tmp_path):
             database.execute("UPDATE txstorm_snapshots SET version = 2")
     if kind == "dir":
         saved = DirectoryStore(place)
-        saved._check_owner = lambda topology, version: None  # noqa: SLF001 - so that a file of a newer one is written
+        saved._check_owner = lambda topology, version: None
         import txstorm.hailstorm.stores as module
 
         with pytest.MonkeyPatch.context() as patch:
@@ -168,7 +168,7 @@ def _unwritable(kind, place):
 
     def shut():
         if kind == "sql":  # a page count that is reached is a full disk for SQLite
-            store._tables._engine.dispose()  # noqa: SLF001
+            store._tables._engine.dispose()
             os.chmod(f"{place}.db", 0)
             os.rename(f"{place}.db", f"{place}.gone")
             os.mkdir(f"{place}.db")

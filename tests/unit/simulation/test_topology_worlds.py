@@ -23,7 +23,13 @@ from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.kind import WorldKind
 from txstorm.simulation.topologies.topology_world import Setting, TopologyWorld, kind_named
 
-KINDS = ("counts", "windows_world:WindowsWorld", "join_world:JoinWorld", "stateful_world:StatefulWorld")
+KINDS = (
+    "counts",
+    "windows_world:WindowsWorld",
+    "join_world:JoinWorld",
+    "stateful_world:StatefulWorld",
+    "clocks_world:ClocksWorld",
+)
 SEED = int(os.environ.get("SEED", "0"))
 
 

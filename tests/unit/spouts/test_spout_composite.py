@@ -7,6 +7,7 @@ from spout_samples import PlainSpout
 
 from txstorm import NOT_READY, CompositeSpout, FailedException, TransactionalSpout, TransactionalTopologyBuilder
 from txstorm.api.context import TaskContext
+from txstorm.clocks import Clock
 from txstorm.errors import SpoutError, TopologyError
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.spouts.executors import check_spout, planner, spout_committer
@@ -136,3 +137,18 @@ def test_every_source_is_checked_and_closed() -> None:
     with pytest.raises(OSError, match="all/"):
         planning(left=Closes(), right=Closes()).close()
     assert sorted(closed) == ["all/left", "all/right"]
+
+
+def test_a_clock_that_bounds_all_sources_holds_each_one_at_its_own() -> None:
+    made, document, upto = (
+        planning(left=words("a", "b", "c"), right=words("d")),
+        None,
+        Clock({"left/0": 1, "right/0": 1}),
+    )
+    clocks = []
+    for txid in (1, 2, 3):
+        found = made.plan(txid, document, upto=upto)
+        document = document if found is NOT_READY else found
+        clocks.append(made.clock(document))
+    assert clocks == [{"left/0": 0, "right/0": 0}, *[{"left/0": 1, "right/0": 0}] * 2]
+    assert made.aligns and not planning(left=words("a"), right=Scripted()).aligns

@@ -13,6 +13,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.clocks import Clock
 from txstorm.topology.builder import TransactionalTopologyBuilder
 
 if TYPE_CHECKING:
@@ -134,15 +135,21 @@ class _Coordinator(SpoutCoordinator):
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+    def initialize_transaction(self, txid: int, prev_metadata: Any, upto: Clock | None = None) -> Any:
         source, world = self._source, self._source.world
         before: Extents = prev_metadata or [[0, 0] for _ in source.partitions]
         extents = []
         for number, (_, start) in enumerate(before):
             there = len(source.partitions[number]) - start
+            if upto is not None:
+                there = max(0, min(there, upto.get(str(number), -1) + 1 - start))
             size = 0 if number in source.away else min(there, 1 + world.below(5))
             extents.append([start, start + size])
         return extents if any(start < end for start, end in extents) else NOT_READY
+
+    def clock(self, metadata: Any) -> dict[str, int]:
+        ends = [end for _, end in metadata] if metadata else [0 for _ in self._source.partitions]
+        return {str(number): end - 1 for number, end in enumerate(ends)}
 
 
 class _Emitter(Emitter):

@@ -40,6 +40,21 @@ def started(brokers: Brokers, **options) -> tuple[KafkaCoordinator, dict]:
     return planner, first
 
 
+def test_a_clock_is_what_metadata_of_its_positions_give():
+    brokers = Brokers(t={0: [5, 155], 1: [0, 20], 2: [0, 3]})
+    planner = coordinator(brokers)
+    clock = {"t-0": 84, "t-1": -1}
+    made = planner.at_clock(clock)
+    assert planner.clock(made) == clock
+    assert made["topics"]["t"]["id"] == "id-t"
+    [first] = plans(planner, 1, meta=made)  # a partition that the clock lacks is new
+    assert ranges_of(first) == {("t", 0): (85, 155), ("t", 1): (0, 20), ("t", 2): (0, 3)}
+    with pytest.raises(SpoutError, match="the clock has partition 'u-0', but the topics are t"):
+        planner.at_clock({"u-0": 1})
+    with pytest.raises(SpoutError, match=r"t/0: offsets 3 to 4 .*begins at 5 now"):
+        plans(coordinator(brokers), 1, meta=planner.at_clock({"t-0": 2}))
+
+
 def test_consecutive_ranges_reach_the_end_of_the_log_with_few_requests_and_a_budget_per_topic():
     planner = coordinator(Brokers(t={0: [5, 155], 1: [0, 20]}))
     first, second = plans(planner, 9)
@@ -348,3 +363,23 @@ def test_record_sizes_are_estimated_from_occasional_samples(size, mean, waiting,
     assert found.budget("t", waiting) == budget
     assert found.budget("t", waiting) == budget
     assert samples == asked
+
+
+def test_no_transaction_passes_a_clock_and_new_partitions_wait():
+    brokers, clock, upto = Brokers(t={0: [5, 20], 1: [0, 4]}), Clock(), {"t-0": 9, "t-1": 9}
+    planner = coordinator(brokers, clock=clock)
+    first = planner.initialize_transaction(1, None, upto)
+    assert planner.clock(first) == {"t-0": 9, "t-1": 3}
+    brokers.bounds["t"][2] = [0, 7]
+    clock.now += 11
+    assert planner.initialize_transaction(2, first, upto) is NOT_READY
+    brokers.bounds["t"][1][1] = 15
+    second = planner.initialize_transaction(2, first, upto)
+    assert planner.clock(second) == upto
+    brokers.requests.clear()
+    assert planner.initialize_transaction(3, second, upto) is NOT_READY
+    assert brokers.requests == []
+    assert planner.clock(planner.initialize_transaction(3, second)) == {"t-0": 19, "t-1": 14, "t-2": 6}
+    # The first transaction records where each partition begins, also if it gives nothing.
+    later = coordinator(Brokers(t={0: [0, 10], 1: [0, 10]}), start="latest")
+    assert later.initialize_transaction(1, None, {"t-0": 20})["topics"]["t"]["next"] == {"0": 10, "1": 10}
