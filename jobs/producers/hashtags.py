@@ -24,9 +24,11 @@ def emit(servers: str, topic: str, sleep: float, batch: int, count: int | None) 
     Raises:
         InputError: no broker answers, or one refuses the topic.
     """
-    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 5})
+    # What clients log while no broker answers is in the error that follows.
+    settings = {"bootstrap.servers": servers, "log_level": 0, "error_cb": lambda error: None}
+    producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5})
     try:
-        create(AdminClient({"bootstrap.servers": servers}), topic)
+        create(AdminClient(settings), topic)
         sent = 0
         source = itertools.islice(hashtags(), count)
         while tags := list(itertools.islice(source, batch)):

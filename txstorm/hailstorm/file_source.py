@@ -320,7 +320,7 @@ class LineCoordinator(SpoutCoordinator):
         if upto is not None:
             most = {name: max(0, upto.get(name, -1) + 1 - lines.next) for name, lines in before.items()}
         found: dict[str, list[bytes]] = {name: [] for name in names}
-        turn, left = txid % len(names), self._rows
+        turn, left = (txid - 1) % len(names), self._rows
         open_ = [name for name in names[turn:] + names[:turn] if most[name]]
         while left and open_:
             share, more = divmod(left, len(open_))

@@ -285,6 +285,7 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
             chosen_ledger(data_dir, str(chosen))
         check_in_use(ledger, chosen)  # until the lease was acquired, another process could move the ledger
         books.check_leads()
+        make_directory(data_dir)  # a ledger may be there before it
         record_ledger(data_dir, chosen, settings)
         make_directory(data_dir / "intents")
         if chosen.kind == ZOOKEEPER:
