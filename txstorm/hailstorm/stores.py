@@ -108,7 +108,7 @@ class SavedState(NamedTuple):
 
 
 class _Damaged(Exception):
-    """What was saved is not there any more as it was written."""
+    """A saved state is not there as it was written."""
 
 
 class _EntryStore(SnapshotStore):
