@@ -18,7 +18,6 @@ from txstorm.cli import hash_seed
 from txstorm.cli.commands import (
     describe,
     doctor,
-    hailstorm,
     ledgers,
     lifecycle,
     query,
@@ -28,6 +27,7 @@ from txstorm.cli.commands import (
     time_travel,
     windows,
 )
+from txstorm.cli.commands.hailstorm import samples, snapshots
 from txstorm.cli.commands.joins import data_delay, join, store_server
 from txstorm.errors import InputError
 from txstorm.operations.ledger_choice import set_confirmation
@@ -107,7 +107,9 @@ app.command("recover")(ledgers.recover)
 app.add_typer(time_travel.savepoint_app, name="savepoint")
 app.add_typer(ledgers.ledger_app, name="ledger")
 app.add_typer(data_delay.delay_app, name="data-delay")
-app.add_typer(hailstorm.hailstorm_app, name="hailstorm")
+snapshots.hailstorm_app.command("run_sample")(samples.run_sample)
+snapshots.hailstorm_app.command("run_sample_emitter")(samples.run_sample_emitter)
+app.add_typer(snapshots.hailstorm_app, name="hailstorm")
 app.command("simulate")(simulate.simulate)
 app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)
 app.command("doctor")(doctor.doctor)

@@ -1,6 +1,7 @@
 """Named savepoints: create, list and delete them, even during a run; `txstorm.operations.restore` restores them.
 
 Snapshots at clocks of the source are savepoints with numbers. A run takes them, or if there is none, this module does.
+It is one module, since both are recorded in the same way, and compete for names.
 """
 
 from __future__ import annotations

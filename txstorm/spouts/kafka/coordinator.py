@@ -1,4 +1,7 @@
-"""Coordinator of Kafka spouts: plans the next offset ranges from the positions read and the brokers' offsets."""
+"""Coordinator of Kafka spouts: plans the next offset ranges from the positions read and the brokers' offsets.
+
+It is one module, as all that it plans and says goes by these positions.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Commands ``txstorm hailstorm …``: runs with snapshots at clocks, the registry in ZooKeeper, and the sample."""
+"""Commands ``txstorm hailstorm run``, ``snapshot``, ``snapshots``, ``zk_init`` and ``zk_show``."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +10,9 @@ import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.commands.run import RUN_EPILOG, run_target, with_options_of_run
-from txstorm.cli.options import DataDir, EngineName, Json, Ledger, LogLevel
+from txstorm.cli.options import DataDir, Json, Ledger
 
 if TYPE_CHECKING:
-    from txstorm.cli.execute import Ending
     from txstorm.topology.graph import Topology
 
 hailstorm_app = typer.Typer(
@@ -33,7 +30,7 @@ RUN_HAILSTORM_EPILOG = RUN_EPILOG.replace(
     """'{"hashtags-1": 99, "hashtags-2": 99, "hashtags-3": 99, "hashtags-4": 99}'\n""",
     1,
 )
-ZOOKEEPER, BROKER, TOPIC = "127.0.0.1:2181", "localhost:9092", "test"
+ZOOKEEPER = "127.0.0.1:2181"
 
 Store = Annotated[
     str | None,
@@ -63,8 +60,6 @@ FromBeginning = Annotated[
 ]
 Connect = Annotated[str, typer.Option(metavar="HOSTS[/CHROOT]", help="The ZooKeeper servers.")]
 TopologyId = Annotated[str, typer.Option(metavar="ID", help="Id of the topology.", show_default=False)]
-Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A Kafka broker.")]
-Topic = Annotated[str, typer.Option(metavar="T", help="The topic.")]
 
 
 @hailstorm_app.command("run", epilog=RUN_HAILSTORM_EPILOG)
@@ -154,7 +149,7 @@ def snapshot(
     wait: Annotated[
         float | None,
         typer.Option(
-            metavar="S", min=0, help="Give it up after so many seconds.", show_default="setting snapshot_wait"
+            metavar="S", min=0, help="Seconds after which it is given up.", show_default="setting snapshot_wait"
         ),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Give up the clock that is wanted.")] = False,
@@ -215,82 +210,6 @@ def snapshots(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> N
     stdout().print(grid(("number", "txid", "name", "clock"), rows, right=("number", "txid")))
 
 
-@hailstorm_app.command("run_sample")
-def run_sample(
-    use_kafka: Annotated[bool, typer.Option("--use-kafka", help="Read a topic; see run_sample_emitter.")] = False,
-    broker: Broker = BROKER,
-    topic: Topic = TOPIC,
-    file: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE", help="Read a file, one hashtag a line; may be repeated.", show_default="jobs/data/hashtags"
-        ),
-    ] = None,
-    n: Annotated[int, typer.Option("--n", metavar="N", min=1, help="How many hashtags to show.")] = 20,
-    every: Annotated[int, typer.Option(metavar="N", min=1, help="Print the ranking after every N changes.")] = 500,
-    store: Store = None,
-    engine: Annotated[EngineName, typer.Option(help="As of txstorm run.")] = EngineName.local,
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", show_default="./txstorm-data/trending-hashtags")
-    ] = None,
-    json: Json = False,
-) -> int:
-    """Find the most frequent hashtags of files or of a Kafka topic, as jobs/trending_hashtags.py does, in a checkout.
-
-    Files are read once; of a topic what is there now, and by the next call what has come since.
-
-    With --json: the line of txstorm run, and "records", "top" ([[tag, count], …]), "clock" and "snapshots".
-
-    Example: txstorm hailstorm run_sample --n 5
-    """
-    if use_kafka and file:
-        raise typer.BadParameter("give --use-kafka or --file, not both")
-    from txstorm.cli.output import stdout
-
-    _checkout()
-    source = [f"'kafka://{broker}/{topic}'"] if use_kafka else [repr(file)] if file else []
-    arguments = [*source, f"n={n}", f"every={every}", "out='console'", f"store={store!r}"]
-    target = f"jobs.trending_hashtags:make({', '.join(arguments)})"
-    found: dict[str, Any] = {}
-
-    def added(ending: Ending) -> Mapping[str, Any]:
-        found.update(_results(ending))
-        return found
-
-    options = {**_defaults(), "target": target, "engine": engine, "data_dir": data_dir, "json": json}
-    code = run_target(SimpleNamespace(**options, available_now=use_kafka, end_of_input=not use_kafka), added=added)
-    if found and not json:
-        stdout().print("\n".join(f"{count:>7,} {tag}" for tag, count in found["top"]), markup=False, soft_wrap=True)
-    return code
-
-
-@hailstorm_app.command("run_sample_emitter")
-def run_sample_emitter(
-    broker: Broker = BROKER,
-    topic: Topic = TOPIC,
-    sleep_ms: Annotated[float, typer.Option(metavar="MS", min=0, help="Pause after each batch.")] = 10,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Hashtags in a batch.")] = 50,
-    count: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="End after so many.", show_default="never")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Send the hashtags of jobs/data/hashtags to a Kafka topic, again and again, in a checkout.
-
-    The topic is created, with four partitions, if it is missing. With --json: {"topic", "sent"}.
-
-    Example: txstorm hailstorm run_sample_emitter --count 20000 --sleep-ms 0
-    """
-    from txstorm.cli.output import print_json, stdout
-
-    _checkout()
-    sent = import_module("jobs.producers.hashtags").emit(broker, topic, sleep_ms / 1000, batch, count)
-    if json:
-        print_json({"topic": topic, "sent": sent})
-    else:
-        stdout().print(f"{sent:,} hashtags sent to {topic}", soft_wrap=True)
-
-
 def _servers(connect: str) -> tuple[str, str]:
     """Return hosts and chroot of ``HOSTS[/CHROOT]``."""
     hosts, _, chroot = connect.partition("/")
@@ -307,42 +226,3 @@ def _place(entry: Mapping[str, Any]) -> str:
     if "partition" in entry:
         return f"{entry['partition']}: {entry['offset']}"
     return _shown_clock(entry.get("clock")).removeprefix(" at ")
-
-
-def _checkout() -> None:
-    """Make the package `jobs` of the checkout that txstorm is in importable; raise `InputError` if it is in none."""
-    from pathlib import Path
-
-    import txstorm
-    from txstorm.errors import InputError
-
-    root = Path(txstorm.__file__).parents[1]
-    if not (root / "jobs" / "trending_hashtags.py").exists():
-        msg = (
-            "the sample is jobs/trending_hashtags.py, which is not installed; run the command in a checkout of txstorm"
-        )
-        raise InputError(msg)
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
-
-
-def _defaults() -> dict[str, Any]:
-    """Return the options of ``txstorm run`` that the sample does not have, as they are by default."""
-    names = "ledger max_pending min_interval max_dead_letters until_txid settings journal drop".split()
-    flags = dict.fromkeys(("standby", "accept_clock", "print_python"), False)
-    return {**dict.fromkeys(names), **flags, "log_level": LogLevel.warning}
-
-
-def _results(ending: Ending) -> dict[str, Any]:
-    from txstorm.operations.savepoints import list_snapshots
-    from txstorm.results.views import StateView, read_clock
-
-    counts = StateView(ending.data_dir, "counts").to_arrow()
-    (top,) = StateView(ending.data_dir, "top").to_pylist() or [{"state": []}]
-    clock = read_clock(ending.data_dir)
-    return {
-        "records": sum(counts["state"].to_pylist()),
-        "top": [[one["key"], one["count"]] for one in top["state"]],
-        "clock": None if clock is None else dict(clock),
-        "snapshots": [one.to_json() for one in list_snapshots(ending.data_dir)],
-    }
