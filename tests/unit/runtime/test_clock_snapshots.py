@@ -161,6 +161,22 @@ def test_an_opaque_replay_is_bound_too(change):
         assert (made.clock, {row["n"] for row in state}) == ({"0": 4, "1": 3}, {*range(5), *range(100, 104)})
 
 
+def test_an_opaque_replay_whose_partition_stays_away_is_given_up(caplog):
+    spout = OpaqueMemoryTransactionalSpout([list(range(9)), list(range(100, 109))], "n", take=1)
+    with TopologyTestDriver(numbers(spout), pending=3) as driver:
+        driver.want({"0": 3, "1": 3})
+        driver.commit(2)
+        assert list(driver.active) == [3, 4, 5]  # 4 has the clock, so 5 is planned behind it
+        spout.set_disabled(1)
+        driver.fail(4)
+        commits(driver)
+        driver.advance(61)
+        assert "lack data: 1" in caplog.text
+        spout.set_disabled(1, False)
+        commits(driver)
+        assert (list_snapshots(driver.data_dir), set(counted(driver).values()), len(counted(driver))) == ([], {1}, 18)
+
+
 def test_a_silent_partition_is_named_when_the_wait_is_over(caplog):
     records = [one for one in RECORDS if one[0] == "q0"]
     with TopologyTestDriver(built(records), settings={"snapshot_wait": 30}) as driver:
