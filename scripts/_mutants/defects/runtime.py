@@ -251,7 +251,7 @@ if replay and self.is_fixed(txid):
         "Snapshots._take_up",
         "committed is not None and committed != left.clock and committed.reaches(left.clock)",
         "False",
-        "tests/recovery/lifecycle/test_wanted_clocks.py::test_a_crash_long_after_it_was_committed",
+        "tests/recovery/lifecycle/test_wanted_clocks.py::test_a_crash_after_it_was_committed",
     ),
     Mutant(
         "a_plan_that_is_to_be_made_anew_counts_as_data",
