@@ -193,8 +193,8 @@ class Snapshots:
             wrong = ", ".join(strange or sorted(known.keys() - clock.keys()))
             msg = f"clock {clock}: {wrong}: the source has the partitions {', '.join(known)}; give each one"
             raise InputError(msg)
-        if not clock.reaches(known):
-            raise InputError(f"clock {clock}: the source begins at {known}; ask for that or a later one")
+        if not clock.reaches(known) or clock == known:
+            raise InputError(f"clock {clock}: the source begins at {known}; ask for a later one")
 
     def _cannot_align(self) -> str:
         return (
@@ -242,11 +242,12 @@ class Snapshots:
             return
         late = self._session.lanes.monotonic() >= self._until
         if late or self._planning.kind(self._last()) == "end":
-            planned = self.planned or Clock()
-            lacking = [name for name, offset in self._wanted.clock.items() if planned.get(name, -1) < offset]
-            if lacking:
-                why = "the wait is over" if late else "the input has ended"
-                self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking)}")
+            wanted, planned = self._wanted.clock, self.planned
+            if planned is not None and planned.reaches(wanted):
+                return
+            lacking = [name for name, offset in wanted.items() if (planned or {}).get(name, -1) < offset]
+            why = "the wait is over" if late else "the input has ended"
+            self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 
     def committed(self, done: Sequence[CommittedTxid]) -> None:
         """Take the snapshots that are due now that the transactions `done` are committed."""

@@ -235,6 +235,8 @@ def test_it_survives_a_restart_and_not_a_rewind(tmp_path):
         ("heeds", WANTED, [4], ""),
         ("late", WANTED, [4], ""),
         ("heeds", {"q0": 1}, [], "q1: the source has the partitions q0, q1"),
+        ("heeds", {"q0": -1, "q1": -1}, [], 'the source begins at {"q0": -1, "q1": -1}'),
+        ("late", {"q0": -1, "q1": -1}, [], "these partitions lack data: q0, q1"),
         ("late", {"q0": 1}, [], "the source has the partitions q0, q1; ask for a clock of these"),
         ("late", {"q0": 0, "q1": -1}, [1], ""),
     ],
@@ -245,7 +247,7 @@ def test_before_the_first_transaction(kind, clock, txids, said, tmp_path, caplog
         with pytest.raises(InputError, match=said):
             ended(built(RECORDS, kind=kind), tmp_path, want=clock)
         return
-    assert ended(built(RECORDS, kind=kind), tmp_path, want=clock).committed == 6
+    assert ended(built(RECORDS, kind=kind), tmp_path, want=clock, settings={"snapshot_wait": 0.5}).committed == 6
     assert [one.txid for one in list_snapshots(tmp_path)] == txids
     assert said in caplog.text
 
