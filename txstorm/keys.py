@@ -234,9 +234,33 @@ def _id_column(column: pa.Array, form: int) -> pa.Array:
     return texts.take(encoded.indices)
 
 
+class Name(str):
+    """Name of a value of a type whose values had other names in older versions, one for each spelling.
+
+    Attributes:
+        kind: the type.
+    """
+
+    __slots__ = ("kind",)
+    kind: type
+
+    @classmethod
+    def of(cls, name: str, kind: type) -> Name:
+        """Return the name of a value of the type `kind`."""
+        made = cls(name)
+        made.kind = kind
+        return made
+
+    def others(self, known: Iterable[str]) -> list[str]:
+        """Return those of the `known` names that an older version gave to the same value."""
+        value = _READ[self.kind](self)
+        return [one for one in known if one != self and _is_named(value, one)]
+
+
 def name_of(value: Any) -> str:
     """Return the name of a value that stands for a partition; equal values have one, and 7 has the same as ``"7"``."""
-    return str(plain(value))
+    found = plain(value)
+    return Name.of(str(found), type(found)) if type(found) in _READ else str(found)
 
 
 def are_named(parts: Sequence[Any], given: Sequence[Any]) -> bool:
@@ -254,6 +278,8 @@ def _is_named(part: Any, given: Any) -> bool:
 
 
 _READ: dict[type, Callable[[str], Any]] = {Decimal: Decimal, float: float, datetime: datetime.fromisoformat}
+SPELLED = tuple(_READ)
+"""Types whose values have several spellings."""
 
 
 def equal_text(stored: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from reprlib import Repr
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,10 +33,12 @@ class Misfit(ValueError):
         row: the index of the value; None if the type of the whole column does not fit.
         column: the name of the column, and the declared type; set by the callers that know them.
         kind: see `column`.
+        find: returns row → reason for the values of a column that do not fit, if no type alone says which; or None.
     """
 
     column: str | None = None
     kind: pa.DataType | None = None
+    find: Callable[[Any], dict[int, str]] | None = None
 
     def __init__(self, fault: str, row: int | None = None) -> None:
         super().__init__(fault)

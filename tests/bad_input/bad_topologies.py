@@ -2,17 +2,29 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from bad_input_cases import Says
 from topology_samples import Silent
+from window_bolts import Emitting
 
-from txstorm import BasicBolt, BatchBolt, Committer, CompositeSpout, Topology, TransactionalTopologyBuilder
+from txstorm import (
+    BasicBolt,
+    BatchBolt,
+    Committer,
+    CompositeSpout,
+    Duration,
+    Topology,
+    TransactionalTopologyBuilder,
+    WindowAggregate,
+)
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.bolts import SumByKey
+from txstorm.bolts import CountByKey, SumByKey
 from txstorm.errors import TopologyError
+from txstorm.joins import IntervalJoin, MemoryStore, Side, StoreFeed
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
 
@@ -88,6 +100,37 @@ case("field that is no column", "bolt 'b', DeltaSink", "has no field 'lime' (did
 case("field to sum", "bolt 'b', SumByKey", "has no field 'n'", "it has 'line'")(
     lambda: bolt(lambda b: b.fields_grouping("lines", ["line"]), SumByKey("line", "n", "sums"))
 )
+
+
+class Texts(MemoryTransactionalSpout):
+    def known_types(self) -> dict[str, Any]:
+        return {"line": str}
+
+
+def typed(made: Any) -> Builder:
+    """Return a topology with a bolt that reads two streams of texts, and may take them as something else."""
+    builder = Builder("t", "lines", Texts({0: ["a"]}, ["line"]))
+    builder.set_bolt("other", Pass()).shuffle_grouping("lines")
+    declarer = builder.set_bolt("b", made).fields_grouping("lines", ["line"])
+    if isinstance(made, IntervalJoin):
+        declarer.fields_grouping("other", ["line"])
+    return builder
+
+
+SIDES = [Side(name, key="line", time="line", id="line") for name in ("lines", "other")]
+for name, made in {
+    "column of another type": DeltaSink("out", {"line": int}),
+    "key of another type": CountByKey({"line": bytes}, "counts"),
+    "time of windows": Emitting("n", len).with_tumbling_window(Duration(1)).with_timestamp_field("line"),
+    "time of aggregates": WindowAggregate("line", n="count")
+    .with_tumbling_window(Duration(1))
+    .with_timestamp_field("line"),
+    "time of a side": IntervalJoin(*SIDES, before=Duration(1)),
+    "time of a lone side": StoreFeed(SIDES[0], MemoryStore(), retain=Duration(1)),
+}.items():
+    case(name, "'b'", "field 'line' of 'lines' has the type string, but is taken as", "convert it")(
+        partial(typed, made)
+    )
 case("undeclared stream", "bolt 'b'", "no stream 'errors'", "it has 'default'")(
     lambda: bolt(lambda b: b.shuffle_grouping("lines", "errors"))
 )

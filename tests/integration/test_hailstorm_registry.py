@@ -47,14 +47,13 @@ class Place:
         self.client = KazooClient(hosts)
         self.client.start(timeout=10)
 
-    def start(self, **options: Any) -> RunHandle:
+    def start(self, data_dir: Path | None = None, **more: Any) -> RunHandle:
         builder = TransactionalTopologyBuilder("words", "spout", self.source, 2)
         builder.set_bolt("counts", CountByKey("word", "counts"), 2).fields_grouping("spout", ["word"])
         companion = companion_for(watch=[lambda state: self.states.append(state.name)])
         topology = dataclasses.replace(builder.build_topology(), companion=companion)
-        settings = {"ledger": f"zookeeper:{self.hosts}{self.chroot}", "min_interval": 0.02, **LASTING}
-        options = {"data_dir": self.data_dir, **options}
-        self.runs.append(run(topology, engine="local", settings=settings, **options))
+        settings = {"ledger": f"zookeeper:{self.hosts}{self.chroot}", "min_interval": 0.02, **LASTING, **more}
+        self.runs.append(run(topology, engine="local", settings=settings, data_dir=data_dir or self.data_dir))
         return self.runs[-1]
 
     def read(self) -> dict[str, Any]:
@@ -85,9 +84,12 @@ def place(zookeeper_server: ZooKeeper, tmp_path: Path) -> Iterator[Place]:
 def test_a_run_shows_its_processors_until_it_ends_and_a_second_negotiator_is_refused(place: Place) -> None:
     init_registry(place.hosts, place.chroot, "words")
     assert place.read() == {"master_state": None, "living_processors": {}}
-    handle = place.start()
+    handle = place.start(snapshot_every=0.2)
+    wait(lambda: place.states.count("Flowing") > 2)
     wait(place.flows)
     wait(lambda: place.read()["living_processors"]["counts-0"]["clock"] == {"0": 1, "1": 0})
+    path = f"{registry_root(place.chroot, 'words')}/master_state"
+    wait(lambda: place.client.get(path)[1].version == len(place.states) - 1)  # each state was written
     shown = place.read()
     assert shown["master_state"] == {"format": 1, "state": "Flowing", "clock": None}
     entry = shown["living_processors"]["spout-0"]
@@ -99,7 +101,7 @@ def test_a_run_shows_its_processors_until_it_ends_and_a_second_negotiator_is_ref
     ledger = handle._driver._session.books.ledger
     assert not any(path.startswith("hailstorm") for path, _ in all_entries(ledger))
     with pytest.raises(HeldError) as second:
-        place.start(data_dir=place.data_dir / "second")
+        place.start(place.data_dir / "second")
     assert (second.value.exit_code, place.flows()) == (3, True)
     handle.stop()
     assert place.read() == {"master_state": None, "living_processors": {}}

@@ -178,6 +178,30 @@ def test_partitions_spelled_otherwise_hold_no_watermark_back() -> None:
                 assert [row["values"]["id"] for row in found] == ["c"], (kind, key)
 
 
+@pytest.mark.parametrize("kind", ["trailing zero", "exponent", "zeros", "instants", "float zeros", "texts"])
+@pytest.mark.parametrize("bolt", ["frontier", "frontier of a join", "position"])
+def test_partitions_that_an_older_version_named_otherwise_hold_nothing_back(kind: str, bolt: str, monkeypatch) -> None:
+    one, same, other = ("1.5", "1.50", "2") if kind == "texts" else EQUAL[kind]  # such texts are two partitions
+    sides = [Side("feed", of, key="id", time="ts", id="id", partition="k") for of in "lr"]
+    window = WindowAggregate("id", n="count").with_tumbling_window(Duration(10)).with_timestamp_field("ts")
+    made: Any = {
+        "frontier": lambda: window.with_partition_field("k"),
+        "frontier of a join": lambda: IntervalJoin(*sides, before=Duration(10)),
+        "position": lambda: StoreFeed(sides[0], MemoryStore(), retain=Duration(10)),
+    }[bolt]()
+    builder = TransactionalTopologyBuilder("t", "feed", FeedSpout(dict.fromkeys("lr", ("k", "ts", "id"))))
+    declarer = builder.set_bolt("bolt", made)
+    for of in "lr" if isinstance(made, IntervalJoin) else "l":
+        declarer.fields_grouping("feed", of, ["id"])
+    with TopologyTestDriver(builder.build_topology()) as driver:
+        with monkeypatch.context() as patch:
+            patch.setattr("txstorm.windows.intake.name_of", str)
+            driver.commit(driver.feed({of: [(same, 1000, "a"), (other, 1000, "b")] for of in "lr"}))
+        driver.restart()
+        driver.commit(driver.feed({of: [(one, 25_000, "c"), (other, 25_000, "d")] for of in "lr"}))
+        assert (driver.emitted("bolt", stream=bolt.split()[0])[-1][0] > 20_000_000) == (kind != "texts")
+
+
 def test_keys_of_different_declared_types_are_refused_at_the_build(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "table", pa.table({"k": pa.array([1])}))
     fields, ten = ("k", "j", "ts", "id"), Duration.seconds(10)

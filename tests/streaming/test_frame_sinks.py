@@ -232,8 +232,8 @@ def test_a_value_that_the_table_cannot_hold_ends_the_run_or_is_left_out(spark, t
     ("columns", "fault"),
     [
         ({"land": str}, "no field 'land'"),
-        ({"cents": str}, "'orders' → 'clean': column 'cents' is int64 there, and string in the sink"),
-        ({"country": pa.list_(pa.string())}, "column 'country' is string there, and list"),
+        ({"cents": str}, "FrameSink: field 'cents' of 'orders' has the type int64, but is taken as string"),
+        ({"country": pa.list_(pa.string())}, "field 'country' of 'orders' has the type string, but is taken as list"),
         ({"cents": int, "Cents": int}, "differ only in case"),
         ({"_cents": int}, "'_cents'"),
         ({"cents": complex}, "complex is no column type"),

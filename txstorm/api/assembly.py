@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from txstorm.api.bolt import BatchBolt, Committer, Component
 from txstorm.api.names import DEFAULT_STREAM
 
@@ -65,6 +67,17 @@ class SiteInput:
         """Return the call that groups it by `fields`, for messages."""
         stream = "" if self.stream == DEFAULT_STREAM else f"{self.stream!r}, "
         return f"fields_grouping({self.component!r}, {stream}{list(fields)})"
+
+    def time_faults(self, field: str | None) -> list[str]:
+        """Return a fault if the field with the time has a known type whose values are no times."""
+        kind = None if field is None else self.types.get(field)
+        found = kind.value_type if kind is not None and pa.types.is_dictionary(kind) else kind
+        if found is None or pa.types.is_integer(found) or (pa.types.is_timestamp(found) and found.tz is not None):
+            return []
+        return [
+            f"field {field!r} of {self.component!r} has the type {kind}, but is taken as a time, which is an int or a "
+            "datetime with a time zone; convert it before"
+        ]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ class _Folded(BatchBolt, Committer):
     def __init__(self, state: KeyedState, how: str) -> None:
         self.state = state
         self._how = dict.fromkeys(state.value, how)
-        self.needed_fields = (*state.key, *(() if how == "count" else state.value))
+        self.needed_types = {**state.key, **({} if how == "count" else state.value)}
+        self.needed_fields = tuple(self.needed_types)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

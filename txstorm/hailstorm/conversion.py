@@ -6,6 +6,9 @@ import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
+
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
 from txstorm.api.names import counted
@@ -14,6 +17,7 @@ from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.errors import LEAVE_OUT, SpoutError
 
 Convert = Callable[[Any], Any]
+_PLAIN = {int, float, str, bytes}
 
 
 class ConvertedSpout(TransactionalSpout):
@@ -133,8 +137,19 @@ class _ConvertingCollector:
 
     def emit_batch(self, batch: Any) -> None:
         """Emit the tuples of the records of an Arrow batch."""
-        for record in batch.column(0).to_pylist():
-            self.emit(record)
+        records = batch.column(0).to_pylist()
+        try:
+            columns = _columns(list(map(self._convert, records)), self._fields)
+        except Exception:  # noqa: BLE001 - user code; below it is called again for each record, and the bad one named
+            columns = None
+        if columns is None:
+            for record in records:
+                self.emit(record)
+            return
+        rows, made = columns
+        self._rows += (rows + self._records).tolist()
+        self._records += len(records)
+        self.inner.emit_batch(made)
 
     def _refuse(self, record: Any, number: int, error: Exception) -> None:
         place = self._place(number)
@@ -159,3 +174,22 @@ def _tuples(made: Any, fields: int) -> Iterator[tuple[Any, ...]]:
             msg = f"convert returned {counted(len(row), 'value')}, expected {fields}: {row!r:.200}"
             raise ValueError(msg)
         yield row
+
+
+def _columns(made: list[Any], fields: Sequence[str]) -> tuple[Any, pa.RecordBatch] | None:
+    """Return what a convert function has made of records as columns, with the record of each row.
+
+    None unless it is one tuple, or none, of each record, with values of one plain type in each column.
+    """
+    kept = made
+    numbers = np.arange(len(made))
+    if None in made:
+        numbers = np.array([number for number, one in enumerate(made) if one is not None], np.int64)
+        kept = [one for one in made if one is not None]
+    if not kept or set(map(type, kept)) != {tuple} or set(map(len, kept)) != {len(fields)}:
+        return None
+    columns = list(zip(*kept, strict=True))
+    kinds = [set(map(type, column)) for column in columns]
+    if any(len(kind) != 1 or not kind <= _PLAIN for kind in kinds):
+        return None
+    return numbers, pa.record_batch([pa.array(column) for column in columns], [*fields])

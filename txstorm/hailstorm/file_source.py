@@ -19,6 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import near
@@ -371,8 +373,7 @@ class _LineEmitter(Emitter):
                 raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
             collector.partition(number)
             collector.origin(_origin(name, lines.first))
-            for line in read:
-                collector.emit(without_end(line))
+            collector.emit_batch(pa.record_batch([pa.array(map(without_end, read), pa.binary())], [VALUE]))
 
 
 def _origin(partition: str, first: int) -> Any:

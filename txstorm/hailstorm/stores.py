@@ -108,7 +108,7 @@ class SavedState(NamedTuple):
 
 
 class _Damaged(Exception):
-    """A saved state is not there as it was written."""
+    """Error for a saved state that is not as it was written."""
 
 
 class _EntryStore(SnapshotStore):

@@ -202,6 +202,7 @@ def side_faults(kind: str, role: str, side: Side, site: Site) -> list[str]:
         for name in names
         if name is not None and name not in found.fields
     ]
+    faults += [f"{where}: {fault}" for fault in found.time_faults(side.time)]
     if side.partitions == () or (side.partitions and side.partition is None):
         faults.append(
             f"{where}: partitions={list(side.partitions)} with the partition field {side.partition!r}: such a side "

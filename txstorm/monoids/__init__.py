@@ -3,7 +3,7 @@
 A `Monoid` says what a state is and how two of them merge; a `MonoidBolt` keeps one per key, or one per task, merges
 what each transaction brings, and emits what has changed. It works in any topology.
 
-May import: api.
+May import: api, storage.
 Start: ready_made.py, bolt.py; committer.py for what runs.
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
@@ -18,8 +19,13 @@ from txstorm.errors import StateError
 from txstorm.keys import any_text
 from txstorm.monoids.bolt import STATE, MonoidPlan
 from txstorm.monoids.ready_made import broken_law, restored, stored
+from txstorm.monoids.sketches import Sketch
+from txstorm.storage.rows.eviction import row_codes, whole
 from txstorm.typed import column_of, stacked
 
+MANY = 64
+"""Number of states from which on they are emitted as columns."""
+_PLAIN = {int, float, str, bytes, bool}
 TRIED = 4
 """Number of states that the setting `check_laws` tries the laws on."""
 
@@ -66,7 +72,7 @@ class FoldedFields(PartialStates):
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
         super().prepare(context, collector, attempt)
-        self._columns: dict[tuple[pa.DataType, ...], dict[tuple[Any, ...], list[Any]]] = {}
+        self._batches: list[Any] = []
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Take one tuple; called only if a value has no Arrow type."""
@@ -74,36 +80,49 @@ class FoldedFields(PartialStates):
 
     def execute_batch(self, batch: Any) -> None:
         """Take a record batch."""
-        kinds = tuple(batch.schema.field(name).type for name in self._plan.key)
-        rows = zip(_rows(batch, self._plan.key), _rows(batch, self._reads), strict=True)
-        if any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in kinds):
-            for key, row in rows:
-                self._parts_of(key).append(row)
-            return
-        # Values of one such type that are equal are equal keys, so that no text of a key need be made.
-        parts = self._columns.setdefault(kinds, {})
-        for key, row in rows:
-            parts.setdefault(key, []).append(row)
+        self._batches.append(batch)
 
     def finish_batch(self) -> None:
         """Emit one partial state per key, in the order of their first tuples."""
-        if len(self._columns) == 1 and not self._rows:
-            self._emit_columns(*next(iter(self._columns.items())))
+        tables = list(stacked(self._batches, self.needed_fields))
+        if len(tables) == 1 and not self._rows and not any(map(_has_equals, tables[0].columns[: len(self._plan.key)])):
+            self._emit_folded(tables[0].combine_chunks())
             return
-        for found in self._columns.values():
-            for key, parts in found.items():
-                self._parts_of(key).extend(parts)
+        for table in tables:
+            for key, row in zip(_rows(table, self._plan.key), _rows(table, self._reads), strict=True):
+                self._parts_of(key).append(row)
         super().finish_batch()
 
-    def _emit_columns(self, kinds: tuple[pa.DataType, ...], found: Mapping[tuple[Any, ...], list[Any]]) -> None:
-        plan = self._plan
-        columns = [pa.array(list(values), kind) for values, kind in zip(zip(*found, strict=True), kinds, strict=True)]
-        states = [stored(plan.monoid, self._merged(parts)) for parts in found.values()]
-        kind = arrow_type(str if plan.monoid.column is None else plan.monoid.column)
-        self._collector.emit_batch(pa.table([*columns, column_of(states, kind)], [*plan.key, STATE]))
+    def _emit_folded(self, table: pa.Table) -> None:
+        """Fold the rows of each key. Keys are equal if their values are, so that no text of a key need be made."""
+        plan, monoid, keys = self._plan, self._plan.monoid, table.columns[: len(self._plan.key)]
+        keys = [whole(one) for one in keys]
+        keys = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in keys]
+        codes = row_codes(keys, table.num_rows)
+        order = np.argsort(codes, kind="stable")
+        begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        firsts = order[begins]
+        values = [one.take(pa.array(order)) for one in table.columns[len(keys) :]]
+        ends = [*begins.tolist()[1:], len(order)]
+        if len(values) == 1 and isinstance(monoid, Sketch):
+            read = values[0].to_pylist()
+            states = [monoid.fold_values(read[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
+        else:
+            rows = _rows(pa.table(values, [*self._reads]), self._reads) if values else [()] * len(order)
+            states = [monoid.fold(rows[begin:end]) for begin, end in zip(begins.tolist(), ends, strict=True)]
+        turn = np.argsort(firsts)
+        kind = arrow_type(str if monoid.column is None else monoid.column)
+        column = column_of([stored(monoid, states[one]) for one in turn.tolist()], kind)
+        found = [one.take(pa.array(firsts[turn])) for one in keys]
+        self._collector.emit_batch(pa.table([*found, column], [*plan.key, STATE]))
 
     def _merged(self, parts: Sequence[Any]) -> Any:
         return self._plan.monoid.fold(parts)
+
+
+def _has_equals(column: pa.ChunkedArray) -> bool:
+    """Return whether different values of a column may be the same key: -0.0 and 0.0, or values within values."""
+    return bool(pa.types.is_floating(column.type) or pa.types.is_nested(column.type))
 
 
 def _rows(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -169,6 +188,13 @@ class MonoidCommitter(BatchBolt, Committer):
         if self.plan.bolt.emit is None:
             return
         several = len(self._columns) > 1
+        types = (*self.state.key.values(), *self.state.value.values())
+        if len(values) >= MANY and set(types) <= _PLAIN:
+            keys = zip(*values, strict=True) if several else (list(values),)
+            columns = [[*one] for one in (*keys, values.values())]
+            arrays = [column_of(one, arrow_type(declared)) for one, declared in zip(columns, types, strict=True)]
+            self._collector.emit_batch(pa.table(arrays, [*self._columns, STATE]))
+            return
         for key, value in values.items():
             self._collector.emit(*(key if several else (key,)), value)
 

@@ -6,7 +6,9 @@ read. A state is the bytes of a sketch, so that equal states can be compared by 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from struct import pack_into, unpack_from
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ _LIST, _SET, _DENSE = 0, 1, 2
 _COUPONS = {_LIST: 8, _SET: 12}
 """Mode of a sparse HLL sketch → where its coupons begin (`HllUtil` of Apache DataSketches)."""
 _HIP = slice(8, 16)
+_FEW = 40
+"""Number of coupons up to which Python sorts them faster than numpy."""
 
 
 def _library() -> Any:
@@ -29,7 +33,7 @@ def _library() -> Any:
     return datasketches
 
 
-class _Sketch(Monoid):
+class Sketch(Monoid):
     """Base class of sketches; a state is the bytes of one."""
 
     column = bytes
@@ -50,6 +54,12 @@ class _Sketch(Monoid):
                 sketch.update(*row)
         return self._bytes(sketch)
 
+    def fold_values(self, values: Iterable[Any]) -> bytes:
+        """Return the sketch of many values, as `fold` does for rows of one field."""
+        sketch = self._new()
+        deque(map(sketch.update, (one for one in values if one is not None)), maxlen=0)
+        return self._bytes(sketch)
+
     def _new(self) -> Any:
         raise NotImplementedError
 
@@ -57,7 +67,7 @@ class _Sketch(Monoid):
         return bytes(sketch.serialize())
 
 
-class HyperLogLog(_Sketch):
+class HyperLogLog(Sketch):
     """The number of distinct values, with HyperLogLog: within 1.6 % in two of three cases at ``lg_k=12``, in 4 KiB.
 
     Its laws hold bit by bit. Spark's ``hll_sketch_estimate`` and ``hll_union_agg`` read its states.
@@ -104,11 +114,16 @@ class HyperLogLog(_Sketch):
             data[_HIP] = bytes(8)
         else:
             begin = _COUPONS[mode]
-            data[begin:] = np.sort(np.frombuffer(bytes(data[begin:]), "<u4")).tobytes()
+            count = (len(data) - begin) // 4
+            if count > _FEW:
+                data[begin:] = np.sort(np.frombuffer(bytes(data[begin:]), "<u4")).tobytes()
+            elif count > 1:
+                form = f"<{count}I"
+                pack_into(form, data, begin, *sorted(unpack_from(form, data, begin)))
         return bytes(data)
 
 
-class Theta(_Sketch):
+class Theta(Sketch):
     """The number of distinct values, with a theta sketch, which can be intersected: within 1.6 % at ``lg_k=12``.
 
     Its laws hold bit by bit. Spark's ``theta_…`` functions read its states.
@@ -146,7 +161,7 @@ class Theta(_Sketch):
         return bytes(sketch.compact(True).serialize())
 
 
-class CountMin(_Sketch):
+class CountMin(Sketch):
     """Numbers of occurrences of values, never too low, too high by at most `error` of all with the given confidence.
 
     Feed it with a value, or with a value and how often it occurred. Its laws hold.
@@ -184,7 +199,7 @@ class CountMin(_Sketch):
         return kind(kind.suggest_num_hashes(self.confidence), kind.suggest_num_buckets(self.error))
 
 
-class FrequentItems(_Sketch):
+class FrequentItems(Sketch):
     """The most frequent texts, with bounds of their numbers of occurrences.
 
     Feed it with a text, or with a text and how often it occurred. While there are not more texts than fit, it is exact;
@@ -228,7 +243,7 @@ class FrequentItems(_Sketch):
         return _library().frequent_strings_sketch(self.lg_k)
 
 
-class Quantiles(_Sketch):
+class Quantiles(Sketch):
     """Quantiles of numbers, with a KLL sketch: the rank of an answer is off by 1.3 % at most at ``k=200``.
 
     Merges in different orders differ within that bound. Spark's ``kll_…_double`` functions read its states.

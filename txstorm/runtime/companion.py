@@ -22,8 +22,8 @@ from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
 from txstorm.state.store import StateStore
-from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import STATE
+from txstorm.storage.tables.table import DeltaTableState
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger("txstorm.open")
@@ -164,13 +164,15 @@ def begin(companion: Companion, store: StateStore, books: Books, planning: Plann
     """
     beginning = companion.begin()
     rows = {} if beginning is None else beginning.states
-    for ref, table in store.tables.items():
-        if ref.kind == STATE and (ref.name in rows or table.log.files()):
+    tables = [one for one in store.tables.values() if isinstance(one, DeltaTableState)]  # those of a simulation are not
+    states = {one.ref.name: one for one in tables if one.ref.kind == STATE}
+    for name, table in states.items():
+        if name in rows or table.log.files():  # even without a companion: a start of before may have filled it
             books.check_lease()
-            fill_state(table, rows.get(ref.name), books.epoch, planning.now() // 1000)
+            fill_state(table, rows.get(name), books.epoch, planning.now() // 1000)
     if beginning is None:
         return
-    if unknown := sorted(name for name in rows if TableRef(STATE, name) not in store.tables):
+    if unknown := sorted(rows.keys() - states.keys()):
         msg = f"{beginning.origin}: has states of {unknown[0]!r}, which is no state of the topology"
         raise InputError(msg)
     faults.point("begin.filled")

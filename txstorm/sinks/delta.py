@@ -27,7 +27,8 @@ class DeltaSink(BatchBolt, Committer):
 
     def __init__(self, name: str, columns: Mapping[str, Any], *, writer: str = DELTALAKE) -> None:
         self.table = SinkTable(name, columns, writer)
-        self.needed_fields = tuple(columns) if isinstance(columns, Mapping) else ()
+        self.needed_types = columns if isinstance(columns, Mapping) else {}
+        self.needed_fields = tuple(self.needed_types)
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""

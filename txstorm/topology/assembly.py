@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from txstorm.api.assembly import AssembledBolt, FilledBy, Results, Site, SiteInput
+from txstorm.api.assembly import AssembledBolt, FilledBy, Site, SiteInput
 from txstorm.api.bolt import Component
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.external import MapState, Outlet
-from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.state import KeyedState, SinkTable, arrow_type
-from txstorm.errors import TxstormError
+from txstorm.api.state import KeyedState, SinkTable
 from txstorm.topology.components import ComponentInfo, inspect
 from txstorm.topology.declarers import Declaration
 from txstorm.topology.frames import FRAME, with_frame_spout
@@ -99,10 +96,10 @@ class _Inspection:
 
     def _input(self, one: Input) -> SiteInput:
         source = self._by_id.get(one.component)
-        streams, results = None, None
+        streams, results, types = None, None, dict[str, Any]()
         if source is not None and id(source) not in self._under_way:
             info = self.info(source)
-            streams = info.streams
+            streams, types = info.streams, info.types(str(one.stream))
             results = getattr(info.object, "published", {}).get(one.stream) if info.assembled else None
         stream = (streams or {}).get(one.stream)
         return SiteInput(
@@ -114,7 +111,7 @@ class _Inspection:
             tuple(one.grouping.fields),
             results,
             None if source is None else source.object,
-            _types(source, results, str(one.stream)),
+            types,
         )
 
     def _filled(self) -> tuple[FilledBy, ...]:
@@ -152,14 +149,3 @@ class _Inspection:
 def _base(bolt: AssembledBolt) -> type:
     """Return the class of the framework that the user's bolt derives from."""
     return next(one for one in type(bolt).__mro__ if one.__module__.startswith("txstorm."))
-
-
-def _types(source: Declaration | None, results: Results | None, stream: str) -> dict[str, Any]:
-    """Return field → Arrow type of a stream, as far as they are known."""
-    if results is not None:
-        return dict(results.columns)
-    found: dict[str, Any] = {}
-    if source is not None and stream == DEFAULT_STREAM and isinstance(source.object, Component):
-        with suppress(TxstormError):  # found, and reported, where the fields are declared
-            found = {name: arrow_type(kind) for name, kind in source.object.known_types().items()}
-    return {name: kind for name, kind in found.items() if kind is not None}

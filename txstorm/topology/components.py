@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +12,10 @@ from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
 from txstorm.api.external import MapState, Outlet
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
-from txstorm.api.state import KeyedState, SinkTable
+from txstorm.api.state import KeyedState, SinkTable, arrow_type
+from txstorm.errors import TxstormError
 from txstorm.topology.declarers import Declaration, Role
 from txstorm.topology.graph import Component, Input, Kind, found_tables
 from txstorm.user_code import described, misfits
@@ -50,6 +53,17 @@ class ComponentInfo:
     deferred: bool = False
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    def types(self, stream: str) -> dict[str, Any]:
+        """Return field → Arrow type of a stream, as far as they are known."""
+        results = getattr(self.object, "published", {}).get(stream) if self.assembled else None
+        if results is not None:
+            return dict(results.columns)
+        found: dict[str, Any] = {}
+        if stream == DEFAULT_STREAM and isinstance(self.object, Base):
+            with suppress(TxstormError):  # found, and reported, where the fields are declared
+                found = {name: arrow_type(kind) for name, kind in self.object.known_types().items()}
+        return {name: kind for name, kind in found.items() if kind is not None}
 
     def component(self) -> Component:
         """Return the frozen component; call only if validation has found no faults."""

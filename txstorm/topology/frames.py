@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -11,12 +11,10 @@ from typing import Any, Final
 from txstorm.api.bolt import Component as Base
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import Grouping, OutputFieldsDeclarer
-from txstorm.api.state import arrow_type
 from txstorm.ddl import FrameColumn, frame_columns
 from txstorm.errors import TxstormError
 from txstorm.topology.declarers import Declaration
 from txstorm.topology.graph import Component, Input, Topology
-from txstorm.typed import fits
 from txstorm.user_code import described
 
 FRAME: Final = "frame"
@@ -119,24 +117,15 @@ def frame_faults(id: Any, given: FrameBolt, inputs: Sequence[Input], known: Mapp
             )
 
 
-def frame_sink_faults(id: Any, sink: Any, inputs: Sequence[Input], known: Mapping[str, Any]) -> Iterator[str]:
+def frame_sink_faults(id: Any, inputs: Sequence[Input], known: Mapping[str, Any]) -> Iterator[str]:
     """Yield the faults of the inputs of a frame sink; `known`: id → inspected component."""
     for one in inputs:
         source = known.get(one.component) if isinstance(one.component, str) else None
-        if source is None:
-            continue
-        edge = f"{one.component!r} → {id!r}"
-        if not getattr(source.object, "emits_frames", False):
+        if source is not None and not getattr(source.object, "emits_frames", False):
             yield (
-                f"{edge}: a FrameSink reads a frame spout or frame bolts, and {one.component!r} emits tuples; use a "
-                "DeltaSink"
+                f"{one.component!r} → {id!r}: a FrameSink reads a frame spout or frame bolts, and {one.component!r} "
+                "emits tuples; use a DeltaSink"
             )
-            continue
-        types, columns = source.object.known_types(), sink.table.columns
-        for name, declared in columns.items() if isinstance(columns, Mapping) else ():
-            given, kind = types.get(name), arrow_type(declared) if isinstance(declared, Hashable) else None
-            if given is not None and kind is not None and not fits(given, kind):
-                yield f"{edge}: column {name!r} is {given} there, and {kind} in the sink; cast it, or declare it so"
 
 
 def with_frame_spout(declarations: Sequence[Declaration]) -> Sequence[Declaration]:

@@ -289,10 +289,10 @@ BaseWindowedBolt = WindowedBolt
 """Storm's name of the same class."""
 
 
-def timestamp_faults(options: WindowOptions, **others: Any) -> list[str]:
-    """Return a fault for each option, or one of `others`, that is set although tuples have no timestamps."""
+def timestamp_faults(options: WindowOptions, site: Site, **others: Any) -> list[str]:
+    """Return faults of timestamps, or of options, and the `others`, that need some although tuples have none."""
     if options.time.is_event_time:
-        return []
+        return [fault for one in site.inputs for fault in one.time_faults(options.time.field)]
     given = {
         "with_late_tuple_stream": options.late_stream,
         **others,
@@ -318,7 +318,7 @@ def _faults(bolt: WindowedBolt, plan: WindowPlan, site: Site) -> list[str]:
         faults.append("it declares no windows; call with_window, with_tumbling_window or with_session_window")
     if type(bolt).execute is WindowedBolt.execute:
         faults.append(f"{type(bolt).__name__} does not override execute(window)")
-    faults += [*plan.form.faults(), *timestamp_faults(options)]
+    faults += [*plan.form.faults(), *timestamp_faults(options, site)]
     if plan.early is not None and not plan.form.is_session and plan.form.step is None:
         faults.append("early results need windows that slide by a duration, or sessions: others open with no known end")
     return [*faults, *_late_faults(bolt, plan), *_field_faults(plan, site), *_key_faults(plan, site)]

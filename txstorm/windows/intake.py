@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -16,7 +17,15 @@ from txstorm.api.tuples import Origin, Tuple
 from txstorm.errors import LEAVE_OUT, InputError
 from txstorm.keys import EQUAL, name_of, row_text, row_texts
 from txstorm.windows.plan import TimeSource, WindowPlan
-from txstorm.windows.rules.event_time import EARLIEST, WHOLE, Times, TimestampError, times_of_column, times_of_values
+from txstorm.windows.rules.event_time import (
+    EARLIEST,
+    WHOLE,
+    Times,
+    TimestampError,
+    times_of_column,
+    times_of_values,
+    unusable,
+)
 from txstorm.windows.rules.forms import Duration, Trigger, duration
 
 
@@ -157,6 +166,7 @@ class Intake:
         try:
             return self._shifted(number, times_of_column(batch.column(source.field), source.unit))
         except TimestampError as error:
+            error.column, error.find = source.field, partial(unusable, unit=source.unit)
             one = next(self._tuples(number, task, batch.slice(error.row, 1)))
             raise self._bad(one, error) from None
 
@@ -164,6 +174,7 @@ class Intake:
         try:
             return self._shifted(number, times_of_values(stamps, self._plan.time.unit))
         except TimestampError as error:
+            error.column, error.find = self._plan.time.field, partial(unusable, unit=self._plan.time.unit)
             raise self._bad(tuples[error.row], error) from None
 
     def _shifted(self, number: int, times: Times) -> Times:

@@ -13,6 +13,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.names import counted
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
+from txstorm.keys import SPELLED, Name
 from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.backlog import Run, merged, time_runs
@@ -21,7 +22,10 @@ from txstorm.windows.rules.forms import Count, WindowForm, sliding
 
 log = logging.getLogger(__name__)
 REPORTED = ("input", "partition", "newest", "other")
-"""Fields of what a map-side stage reports to all tasks: the newest time of a partition of an input, or other times."""
+"""Fields of what a map-side stage reports to all tasks: the newest time of a partition of an input, or other times.
+
+Beside a newest time, `other` is 0 or, if the partition is a `Name`, the number of its type in `SPELLED`, from 1 on.
+"""
 RUN = -2
 """The input in a report of a run of held times that tuples have: from `other` to `newest`."""
 AHEAD = -3
@@ -51,7 +55,8 @@ class Reports:
                 count, furthest = self.ahead.get(int(part), (0, time))
                 self.ahead[int(part)] = (count + other, max(furthest, time))
             else:
-                self.newest[number, part] = max(time, self.newest.get((number, part), time))
+                name = Name.of(part, SPELLED[other - 1]) if other else part
+                self.newest[number, name] = max(time, self.newest.get((number, name), time))
 
     def number_ahead(self, context: TaskContext) -> int:
         """Return the number of tuples too far ahead, for the first task; 0 for the others, which have all reports."""
@@ -105,7 +110,8 @@ class TimesSeen:
     def report(self, collector: Collector) -> None:
         """Report them to all tasks of the component."""
         for part, time in sorted(self._newest.items()):
-            collector.emit(self._number, part, time, 0, stream=EVERYWHERE)
+            kind = SPELLED.index(part.kind) + 1 if isinstance(part, Name) else 0
+            collector.emit(self._number, str.__str__(part), time, kind, stream=EVERYWHERE)
         for low, high in merged(self._runs):
             collector.emit(RUN, WHOLE, high, low, stream=EVERYWHERE)
         if self._ahead:

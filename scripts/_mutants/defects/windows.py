@@ -520,4 +520,18 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "times",
         "tests/windows/test_windowed_bolts.py::test_windows_over_windows_have_those_within_them",
     ),
+    Mutant(
+        "a_column_without_times_is_a_fault_of_each_record",
+        "Intake._times",
+        "error.column, error.find = source.field, partial(unusable, unit=source.unit)",
+        "pass",
+        "tests/recovery/failures/test_letter_limit.py::test_times_and_columns_of_sides_are_declared_too",
+    ),
+    Mutant(
+        "a_partition_named_by_an_older_version_stays_beside_its_new_name",
+        "WatermarkRule.after",
+        "del seen[number, other]",
+        "pass",
+        "tests/joins/test_keys_everywhere.py::test_partitions_that_an_older_version_named_otherwise_hold_nothing_back",
+    ),
 )

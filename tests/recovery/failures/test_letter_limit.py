@@ -7,8 +7,17 @@ from decimal import Decimal
 import pytest
 from seeded import seeded
 
-from txstorm import BasicBolt, CompositeSpout, FailedException, TransactionalTopologyBuilder, run
+from txstorm import (
+    BasicBolt,
+    CompositeSpout,
+    Duration,
+    FailedException,
+    TransactionalTopologyBuilder,
+    WindowAggregate,
+    run,
+)
 from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters, TopologyFailed
+from txstorm.joins import IntervalJoin, MemoryStore, Side, StoreFeed
 from txstorm.results.read import read_letters, read_sink
 from txstorm.runtime.failures import LetterLimit, Tally
 from txstorm.sinks import DeltaSink
@@ -225,6 +234,33 @@ def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(source, values,
     with nullcontext() if 1 in values[:1000] else none_fits:
         handle.awaitTermination(60)
     assert handle.committed == committed
+
+
+SIDES = [Side("values", name, key="k", time="at", id="k", columns={"n": int}) for name in "lr"]
+TIMED = {
+    "windows": lambda: WindowAggregate("k", n="count").with_tumbling_window(Duration(10)).with_timestamp_field("at"),
+    "join": lambda: IntervalJoin(*SIDES, before=Duration(1)),
+    "feed": lambda: StoreFeed(SIDES[0], MemoryStore(), retain=Duration(1)),
+}
+
+
+@pytest.mark.parametrize("bolt", TIMED)
+@pytest.mark.parametrize(("name", "value"), [("at", "soon"), ("at", 1 << 60), ("at", None), ("n", "x")])
+def test_times_and_columns_of_sides_are_declared_too(bolt, name, value, data_dir):
+    wrong = [tuple({"k": "k", "at": at, "n": 1, name: value}.values()) for at in range(1100)]
+    inputs = {"l": wrong, "r": [("k", at, 1) for at in range(1100)]}
+    sources = {of: MemoryTransactionalSpout([rows], ["k", "at", "n"], take=100) for of, rows in inputs.items()}
+    builder = TransactionalTopologyBuilder("timed", "values", CompositeSpout(sources))
+    declarer = builder.set_bolt(bolt, TIMED[bolt]())
+    for stream in "l" if bolt == "feed" else "lr":
+        declarer.fields_grouping("values", stream, ["k"])
+    builder.set_settings({"on_error": "dead_letter", "max_dead_letters": "none"})
+    handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
+    counted = nullcontext()
+    if name == "at" or bolt != "windows":
+        counted = pytest.raises(TopologyFailed, match=f"none of the 1,000 values of '{name}' that component '{bolt}'")
+    with counted:
+        handle.awaitTermination(60)
 
 
 def test_records_with_other_faults_do_not_count_as_values_of_a_column(data_dir, tmp_path):

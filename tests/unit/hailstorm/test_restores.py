@@ -10,9 +10,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from snapshot_runs import TAGS, Restoring, counted, donate, plain, save, tags
 
-from txstorm import Clock, CompositeSpout, Monoid, MonoidBolt, TransactionalTopologyBuilder, run
+from txstorm import Clock, CompositeSpout, Monoid, MonoidBolt, TransactionalTopologyBuilder, faults, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import InputError, SpoutError
+from txstorm.faults import InjectedFault
 from txstorm.hailstorm import SnapshotStore, open_store
 from txstorm.hailstorm.saving import Saver, beginning
 from txstorm.lanes import Inline
@@ -124,6 +125,18 @@ def test_rewinds_replays_and_lost_ledgers_of_a_directory_that_began_with_a_snaps
     run(tags(), engine="local", data_dir=data_dir, until_txid=5).awaitTermination()
     assert counted(data_dir) == plain()
     assert counted(data_dir, 0) == plain(taken={"0": 1, "1": 1})
+
+
+def test_states_of_a_start_that_ended_before_its_clock_was_recorded_count_nothing(tmp_path):
+    donate(tmp_path / "a", store := open_store(f"memory:{tmp_path}"), 2)
+    faults.arm("begin.filled:raise:1")
+    with pytest.raises(InjectedFault):
+        TopologyTestDriver(tags(store), data_dir=tmp_path / "b")
+    faults.arm("")
+    assert counted(tmp_path / "b") != {}
+    with TopologyTestDriver(tags(), data_dir=tmp_path / "b") as driver:  # by code that has no store any more
+        driver.commit(6)
+        assert counted(tmp_path / "b") == plain()
 
 
 def test_nothing_saved_or_from_the_beginning(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -371,12 +372,15 @@ class DeadLetterRun:
         return None
 
     def _misfits(self, component: ComponentRun, arrivals: Sequence[Arrival], error: BaseException) -> list[Bad] | None:
-        """Find the rows that do not fit the declared type because of which `error` was raised; None if there are none.
+        """Find the rows that do not fit the declared type for which `error` was raised; None if there are none.
 
         None too if it was raised for another reason.
         """
         fault = misfit_behind(error)
-        if fault is None or fault.column is None or fault.kind is None:
+        find = None if fault is None else fault.find
+        if find is None and fault is not None and fault.kind is not None:
+            find = partial(misfits, kind=fault.kind)
+        if fault is None or fault.column is None or find is None:
             return None
         row, found = self._row(component, error), list[Bad]()
         for arrival in arrivals:
@@ -384,7 +388,7 @@ class DeadLetterRun:
             at = names.index(fault.column) if fault.column in names else None
             tagged = at is not None and is_tagged_column(arrival.batch, at)
             values = [] if at is None else column_values(arrival.batch, at) if tagged else arrival.batch.column(at)
-            why = misfits(values, fault.kind)
+            why = find(values)
             found.append({n: replace(row, message=f"field {fault.column!r}: {one}") for n, one in why.items()})
         return found if any(found) else None
 

@@ -36,7 +36,9 @@ FRONTIER = "frontier"
 
 
 class SideTimes(NewestTimes):
-    """Map-side stage of one side: passes tuples on, reports newest times, and refuses unannounced partitions.
+    """Map-side stage of one side: passes tuples on, and reports newest times.
+
+    It refuses unannounced partitions, and values that do not fit the side's columns.
 
     Args:
         plan: the plan of the side.
@@ -48,7 +50,8 @@ class SideTimes(NewestTimes):
         self._id, self._rows_form, self._side = plan.windows.id, plan.form, plan.form.side
 
     def _add(self, chunk: Chunk) -> None:
-        """Note the newest times; raise `ValueError` for a partition that the side does not announce."""
+        """Note the newest times; raise an error for a tuple that the side cannot take."""
+        self._rows_form.check(chunk)
         announced = self._side.partitions
         strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
         if strange:
@@ -61,7 +64,7 @@ class SideTimes(NewestTimes):
 
 
 class RowTimes(SideTimes):
-    """Map-side stage of one side of an interval join: also refuses values that do not fit, and may report all times.
+    """Map-side stage of one side of an interval join, which may also report all times.
 
     The oldest pending row of all tasks decides which right rows expire, so each task gets the times of all left rows.
 
@@ -92,7 +95,6 @@ class RowTimes(SideTimes):
             self._collector.emit_batch(pa.table(columns, list(REPORTED)), stream=EVERYWHERE)
 
     def _add(self, chunk: Chunk) -> None:
-        self._rows_form.check(chunk)
         super()._add(chunk)
         if self._reports_all and chunk.times is not None:
             self._all_times.append(chunk.times)

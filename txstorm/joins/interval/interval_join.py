@@ -177,6 +177,7 @@ def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | No
             continue
         if one.fields is not None:
             yield from _field_faults(where, side, one.fields)
+        yield from one.time_faults(side.time)
         if side.partitions == () or (side.partitions and side.partition is None):
             yield (
                 f"{where}: partitions={list(side.partitions)} with the partition field {side.partition!r}: such a side "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from txstorm.api.names import near
 from txstorm.api.output import Grouping, StreamDeclaration
+from txstorm.api.state import arrow_type
 from txstorm.topology.components import ComponentInfo
 from txstorm.topology.frames import FrameBolt, frame_faults, frame_sink_faults
 from txstorm.topology.graph import Input
+from txstorm.typed import fits
 
 KEYED = ("fields", "partial_key")
 
@@ -25,7 +27,7 @@ def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) 
             f"such as .shuffle_grouping({next(iter(known), 'spout')!r})"
         )
     if getattr(one.object, "reads_frames", False):
-        yield from frame_sink_faults(one.id, one.object, one.inputs, known)
+        yield from frame_sink_faults(one.id, one.inputs, known)
     seen: set[tuple[str, str]] = set()
     for given in one.inputs:
         where = f"bolt {one.id!r}, {given.grouping.kind} grouping on {given.component!r}"
@@ -38,7 +40,10 @@ def subscription_faults(one: ComponentInfo, known: Mapping[str, ComponentInfo]) 
 
 
 def _missing_faults(one: ComponentInfo, given: Input, known: Mapping[str, ComponentInfo]) -> Iterator[str]:
-    """Yield a fault for each field that a ready-made bolt reads, its `needed_fields`, and the stream does not have."""
+    """Yield a fault for each of the `needed_fields` of a ready-made bolt that the stream does not have.
+
+    Another for each of its `needed_types` to which no value of the field's known type fits.
+    """
     source = known.get(given.component) if isinstance(given.component, str) else None
     streams = {} if source is None else source.streams or {}
     stream = streams.get(given.stream) if isinstance(given.stream, str) else None
@@ -50,6 +55,16 @@ def _missing_faults(one: ComponentInfo, given: Input, known: Mapping[str, Compon
             yield (
                 f"bolt {one.id!r}, {type(one.object).__name__}: stream {given.stream!r} of {given.component!r} has no "
                 f"field {name!r}{hint}; it has {', '.join(map(repr, stream.fields))}"
+            )
+    is_ready_made = type(one.object).__module__.startswith("txstorm.")  # a subclass may convert what it reads
+    wanted = getattr(one.object, "needed_types", {}) if is_ready_made else {}
+    types = source.types(given.stream) if source is not None and wanted else {}
+    for name, type_ in types.items():
+        kind = arrow_type(wanted.get(name)) if isinstance(wanted.get(name), Hashable) else None
+        if kind is not None and not fits(type_, kind):
+            yield (
+                f"bolt {one.id!r}, {type(one.object).__name__}: field {name!r} of {given.component!r} has the type "
+                f"{type_}, but is taken as {kind}; convert it, or declare it so"
             )
 
 

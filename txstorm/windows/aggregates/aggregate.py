@@ -161,7 +161,7 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
         "with_max_events_in_memory": options.in_memory and "it holds no tuples",
     }
     faults += [f"{name} is not for a WindowAggregate: {hint}" for name, hint in unfit.items() if hint]
-    faults += timestamp_faults(options, with_allowed_lateness=bolt.lateness)
+    faults += timestamp_faults(options, site, with_allowed_lateness=bolt.lateness)
     if options.late_stream in (DEFAULT_STREAM, RETRACTIONS):
         faults.append(f"with_late_tuple_stream: the stream {options.late_stream!r} has results; choose another name")
     return [*faults, *_field_faults(bolt, site), *_grouping_faults(bolt, site)]

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.context import EPOCH
-from txstorm.misfits import shown
+from txstorm.keys import Name
+from txstorm.misfits import Misfit, shown
 from txstorm.windows.rules.forms import DAY, WindowForm, duration
 
 Times = npt.NDArray[np.int64]
@@ -33,16 +34,13 @@ WHOLE = ""
 """The partition of an input that has no partition field."""
 
 
-class TimestampError(ValueError):
-    """A tuple without a usable timestamp.
+class TimestampError(Misfit):
+    """A tuple without a usable timestamp, whose index in its batch is `row`."""
 
-    Attributes:
-        row: index of the tuple in its batch.
-    """
+    row: int
 
     def __init__(self, row: int, message: str) -> None:
-        self.row = row
-        super().__init__(message)
+        super().__init__(message, row)
 
 
 def instant(time: int) -> datetime:
@@ -78,6 +76,18 @@ def times_of_values(values: Iterable[Any], unit: str = "ms") -> Times:
             raise TimestampError(row, time)
         times.append(time)
     return np.array(times, np.int64)
+
+
+def unusable(values: Any, unit: str = "ms") -> dict[int, str]:
+    """Return the rows with values, in a list or a column, that are no timestamps, each with the reason."""
+    found = dict[int, str]()
+    for row in range(len(values)):
+        one = values[row : row + 1]
+        try:
+            times_of_values(one, unit) if isinstance(one, list) else times_of_column(one, unit)
+        except TimestampError as error:
+            found[row] = str(error)
+    return found
 
 
 def times_of_column(column: pa.Array | pa.ChunkedArray, unit: str = "ms") -> Times:
@@ -231,8 +241,14 @@ class WatermarkRule:
     def after(
         self, progress: Progress, newest: Mapping[tuple[int, str], int], stamp: int, facts: Facts = Facts()
     ) -> Progress:
-        """Return the progress after a transaction whose tuples have these `newest` timestamps."""
+        """Return the progress after a transaction whose tuples have these `newest` timestamps.
+
+        A partition takes the place of those that older versions took its spellings for.
+        """
         seen = dict(progress.newest)
+        for number, part in newest:
+            for other in part.others([one for of, one in seen if of == number]) if isinstance(part, Name) else ():
+                del seen[number, other]
         for place, time in newest.items():
             old = seen.get(place)
             seen[place] = Newest(time if old is None else max(old.time, time), stamp)
