@@ -4,8 +4,7 @@ txstorm run jobs.trending_hashtags --engine local --end-of-input
 txstorm state txstorm-data/trending-hashtags top
 txstorm run "jobs.trending_hashtags:make('kafka://127.0.0.1:9092/hashtags', n=10)"
 
-`counts` counts each hashtag, `topn` keeps the most frequent ones of its instance, and `top` those of all. Every 500th
-result, and the last one, goes to the table `trends`, to the console, or to a file, which it replaces.
+`counts` counts each hashtag, `topn` keeps the most frequent ones of its instance, and `top` those of all.
 """
 
 from collections.abc import Sequence
@@ -27,11 +26,13 @@ def make(
     topns: int = 2,
     max_batch_rows: int = 1000,
     emit: str = "batch",
-    **options: Any,
+    every: int = 500,
+    out: str | None = None,
+    store: Any = None,
 ) -> Topology:
-    """Build the topology over text files, or ``"kafka://HOST:PORT/TOPIC"``; options: `every`, `out`, `store`."""
+    """Build the topology over text files, or ``"kafka://HOST:PORT/TOPIC"``."""
     is_topic = isinstance(source, str) and source.startswith("kafka://")
-    builder = HailstormTopologyBuilder("trending-hashtags", options.get("store"))
+    builder = HailstormTopologyBuilder("trending-hashtags", store)
     hashtags = source if is_topic else HailstormFileSource(source)
     builder.set_spout("hashtags", hashtags, convert, ["tag", "n"], 2, max_batch_rows=max_batch_rows)
     counted = MonoidBolt("counts", Sum(), "tag", to_state="n", emit=emit)
@@ -39,10 +40,9 @@ def make(
     kept = MonoidBolt("topn", TopN(n), to_state=("tag", "state"), emit=emit)
     builder.set_bolt("topn", kept, topns).fields_grouping("counts", "tag")
     builder.set_bolt("top", MonoidBolt("top", TopN(n), to_state="state", emit=emit)).global_grouping("topn")
-    out = options.get("out")
     table = DeltaSink("trends", {"state": TopN(n).column})
     consumer = table if out is None else console() if out == "console" else FileSink(out, lines, "trends")
-    builder.set_sink("sink", Sink(consumer, options.get("every", 500))).global_grouping("top")
+    builder.set_sink("sink", Sink(consumer, every)).global_grouping("top")
     return builder.build_topology()
 
 

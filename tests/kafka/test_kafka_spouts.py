@@ -32,6 +32,7 @@ from servers.running import Kafka
 from txstorm import BasicBolt, BatchBolt, Clock, TransactionalTopologyBuilder, run
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import FailedException, SpoutError
+from txstorm.operations.savepoints import list_snapshots
 from txstorm.runtime.companion import Beginning, Companion
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import OpaqueTransactionalKafkaSpout, TransactionalKafkaSpout
@@ -53,13 +54,19 @@ ON = [("local", one) for one in KINDS] + [pytest.param("spark", TransactionalKaf
 
 @pytest.mark.parametrize(("make_engine", "kind"), ON, indirect=["make_engine"])
 def test_records_of_aborted_transactions_are_not_read(kafka_broker: Kafka, make_engine, tmp_path, kind):
+    """Clocks pass them: that of the end, and one at which a snapshot is wanted, with partitions of different speed."""
     topic = kafka_broker.make_topic(partitions=4)
     produce_with_aborts(kafka_broker, topic, 800, 4, seeded())
-    handle = ended(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine())
-    assert kept(tmp_path / "data") == content(kafka_broker, topic)
     reader = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": topic})
     ends = {f"{topic}-{n}": reader.get_watermark_offsets(TopicPartition(topic, n), 10)[1] for n in range(4)}
     reader.close()
+    wanted = {partition: end * (2 + n) // 6 for n, (partition, end) in enumerate(ends.items())}
+    handle = ended(keeping(spout_of(kafka_broker, topic, kind)), tmp_path / "data", make_engine(), want=wanted)
+    assert kept(tmp_path / "data") == content(kafka_broker, topic)
+    (made,) = list_snapshots(tmp_path / "data")
+    saved = {(row["partition"], row["offset"]) for row in rows(tmp_path / "data") if row["_txid"] <= made.txid}
+    assert made.clock == wanted
+    assert saved == {one[2:] for one in content(kafka_broker, topic) if one[3] <= wanted[f"{topic}-{one[2]}"]}
     assert handle.clock() == {partition: end - 1 for partition, end in ends.items()}  # past what was aborted
     assert all("good" in value for value, *_ in kept(tmp_path / "data"))
     assert len({row["_txid"] for row in rows(tmp_path / "data")}) > 5

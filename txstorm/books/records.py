@@ -118,7 +118,10 @@ _SHAPES: dict[str, tuple[Shape, str]] = {
     names.META: (_meta, "document, stamp and digests of a batch"),
     names.HISTORY: (lambda value: isinstance(value, list) and all(map(_ROW, value)), "rows of the history"),
     names.FAILURES: (_fields(count=_number), "a count and a cause"),
-    names.WANTED: (_fields(version=_number, clock=_clock, name=_text, number=_number), "the clock that is wanted"),
+    names.WANTED: (
+        _fields(version=_number, clock=_clock, name=_text, number=_number, since=_number),
+        "the clock that is wanted",
+    ),
     names.NUMBER: (_number, "the number of a snapshot"),
 }
 

@@ -169,7 +169,7 @@ class ChosenClock:
                 "txstorm reads; upgrade it"
             )
             raise DataDirectoryError(msg)
-        return cls(found["number"], Clock(found["clock"]), found["name"], found["since"], found["wait"])
+        return cls(found["number"], Clock(found["clock"]), found["name"], found["since"], found.get("wait"))
 
 
 def kept_versions(savepoints: Iterable[Savepoint]) -> dict[str, frozenset[int]]:

@@ -110,7 +110,7 @@ class Driver:
             session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
         self._waiters = Waiters(session.planning)
-        self.snapshots = Snapshots(session, self._commits.in_turn, self._loop.put, self._fail)
+        self.snapshots = Snapshots(session, lambda: self.state, self._commits.in_turn, self._loop.put, self._fail)
         self.companion: Companion = session.companion
         handlers = with_commands(self.companion.commands(), commands)
         self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)

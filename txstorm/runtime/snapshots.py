@@ -14,6 +14,7 @@ from txstorm.api.state import MERGE
 from txstorm.books.records import clock_of
 from txstorm.books.savepoint import ChosenClock, ClockSnapshot, Savepoint
 from txstorm.clocks import Clock
+from txstorm.coordinator.machine import State
 from txstorm.errors import FencedError, InputError
 from txstorm.ledger.paths import WANTED, savepoint_path
 from txstorm.ledger.port import Delete, Op
@@ -41,6 +42,7 @@ class Snapshots:
 
     Args:
         session: the opened topology.
+        state: returns the coordinator's state.
         in_turn: queues a call for the publishing thread, where it runs between two groups.
         back: queues a call for the driver thread.
         fail: ends the run with an error.
@@ -53,13 +55,14 @@ class Snapshots:
     def __init__(
         self,
         session: Session,
+        state: Callable[[], State],
         in_turn: Callable[[Callable[[], Any]], Future[Any]],
         back: Callable[[Callable[[], None]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.complete: list[Callable[[ClockSnapshot], None]] = []
         self.failed: list[Callable[[Clock, str], None]] = []
-        self._session, self._in_turn, self._back, self._fail = session, in_turn, back, fail
+        self._session, self._state, self._in_turn, self._back, self._fail = session, state, in_turn, back, fail
         self._books, self._planning = session.books, session.planning
         self._committed = session.currtx - 1
         self._number = 0
@@ -98,7 +101,13 @@ class Snapshots:
     @property
     def planned(self) -> Clock | None:
         """The clock of the last planned transaction; None if the source has no clocks, or nothing is planned yet."""
-        return clock_of(self._planning.document(self._planning.last_planned()))
+        return clock_of(self._planning.document(self._last()))
+
+    def _last(self) -> int:
+        """Return the last planned txid; not one that an opaque spout is to plan again, whose batch may change."""
+        last, state = max(self._planning.metas, default=0), self._state()
+        standing = max(self._committed, state.currtx - 1 + len(state.entries))
+        return min(last, standing) if self._planning.planner.opaque else last
 
     @property
     def wanted(self) -> Clock | None:
@@ -161,7 +170,7 @@ class Snapshots:
             check_name(self._session.data_dir, self._books, name)
             if any(name == one.name for one in (*self._taken, *self._writing)):
                 raise InputError(f"snapshot {name!r}: it is being made already; choose another name")
-        txid = self._planning.last_planned() if clock is None else None
+        txid = self._last() if clock is None else None
         faults.point("snapshot.chosen")
         since = self._session.lanes.now()
         return ChosenClock(number, asked, name or f"snapshot-{number}", since, wait, txid, automatic)
@@ -184,8 +193,8 @@ class Snapshots:
             wrong = ", ".join(strange or sorted(known.keys() - clock.keys()))
             msg = f"clock {clock}: {wrong}: the source has the partitions {', '.join(known)}; give each one"
             raise InputError(msg)
-        if not clock.reaches(known):
-            raise InputError(f"clock {clock}: the source begins at {known}; ask for that or a later one")
+        if not clock.reaches(known) or clock == known:
+            raise InputError(f"clock {clock}: the source begins at {known}; ask for a later one")
 
     def _cannot_align(self) -> str:
         return (
@@ -210,7 +219,7 @@ class Snapshots:
             self._until = self._session.lanes.monotonic() + wait
             log.info("snapshot %s is wanted at the clock %s", chosen.name, chosen.clock)
         last = self._planning.metas.get(self._committed)
-        if last is not None and self._planning.last_planned() == self._committed:
+        if last is not None:
             self._due([(self._committed, last.document, last.stamp)])
 
     def cancel(self, why: str) -> None:
@@ -232,12 +241,13 @@ class Snapshots:
         if self._wanted is None or self._wanted in self._writing:
             return
         late = self._session.lanes.monotonic() >= self._until
-        if late or self._planning.kind(self._planning.last_planned()) == "end":
-            planned = self.planned or Clock()
-            lacking = [name for name, offset in self._wanted.clock.items() if planned.get(name, -1) < offset]
-            if lacking:
-                why = "the wait is over" if late else "the input has ended"
-                self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking)}")
+        if late or self._planning.kind(self._last()) == "end":
+            wanted, planned = self._wanted.clock, self.planned
+            if planned is not None and planned.reaches(wanted):
+                return
+            lacking = [name for name, offset in wanted.items() if (planned or {}).get(name, -1) < offset]
+            why = "the wait is over" if late else "the input has ended"
+            self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 
     def committed(self, done: Sequence[CommittedTxid]) -> None:
         """Take the snapshots that are due now that the transactions `done` are committed."""

@@ -84,4 +84,11 @@ for ops in in_commits([done, *beside]) if beside else (done,):
         "(target, os.getcwd())",
         "tests/unit/test_masks.py",
     ),
+    Mutant(
+        "a_rewind_leaves_the_wanted_clock",
+        "Books.rewound",
+        "Delete(names.WANTED)",
+        "Delete(DECIDED)",
+        "tests/unit/runtime/test_clock_snapshots.py::test_it_survives_a_restart_and_not_a_rewind",
+    ),
 )

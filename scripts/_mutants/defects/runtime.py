@@ -239,4 +239,32 @@ if replay and self.is_fixed(txid):
         "False",
         "tests/recovery/failures/test_letter_limit.py::test_an_input_to_whose_type_no_value_fits_ends_the_run",
     ),
+    Mutant(
+        "the_bound_of_a_state_with_the_layout_merge_ends_with_the_plan",
+        "Planning.bound",
+        "self.upto is None or self.holds",
+        "self.upto is None",
+        "tests/recovery/lifecycle/test_wanted_clocks.py::test_with_the_layout_merge_its_transaction_ends_a_group",
+    ),
+    Mutant(
+        "what_was_committed_before_the_start_is_waited_for",
+        "Snapshots._take_up",
+        "committed is not None and committed != left.clock and committed.reaches(left.clock)",
+        "False",
+        "tests/recovery/lifecycle/test_wanted_clocks.py::test_a_crash_after_it_was_committed",
+    ),
+    Mutant(
+        "a_plan_that_is_to_be_made_anew_counts_as_data",
+        "Snapshots._last",
+        "self._planning.planner.opaque",
+        "False",
+        "tests/unit/runtime/test_clock_snapshots.py::test_an_opaque_replay_whose_partition_stays_away_is_given_up",
+    ),
+    Mutant(
+        "a_clock_that_is_complete_stays_wanted",
+        "Snapshots._beside",
+        "[Delete(WANTED)] if chosen.txid is None else []",
+        "[]",
+        "tests/recovery/lifecycle/test_wanted_clocks.py::test_with_the_layout_merge_its_transaction_ends_a_group",
+    ),
 )

@@ -345,4 +345,11 @@ MUTANTS = (
         "False",
         "tests/unit/spouts/delta/test_delta_spout.py::test_where_it_begins",
     ),
+    Mutant(
+        "a_partition_stops_before_the_wanted_offset",
+        "bounded",
+        "min(end, upto[clock_name(one)] + 1)",
+        "min(end, upto[clock_name(one)])",
+        "tests/unit/spouts/kafka/test_kafka_coordinator.py",
+    ),
 )

@@ -116,7 +116,7 @@ def test_a_command_of_a_front_end_is_carried_out_on_a_live_run(handle, network, 
         (
             "network.melt",
             {},
-            "'network.melt' is unknown to this run, which has accept-clock, activate, .*, network.hold, rebalance;",
+            "'network.melt' is unknown to this run, which has accept-clock, activate, .*, network.hold, rebalance, snapshot.cancel, snapshot.want;",
         ),
         ("rebalance", {"parallelism": "pass=2"}, "parallelism: expected component → number of tasks, got 'pass=2'"),
         ("kill", {"wait_seconds": "inf"}, "wait_seconds: expected a number of seconds, got inf"),

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from runs import ended
 
 import txstorm
 from txstorm import NOT_READY, Duration, MonoidBolt, TransactionalTopologyBuilder, WindowAggregate
@@ -30,7 +31,8 @@ class InOrder(TransactionalSpout):
         declarer.declare("word", "ts", "id")
 
     def coordinator(self, context):
-        return {"heeds": Heeding, "ignores": Ignoring, "lacks": Lacking, "ends": Ending}[self.kind](self.records)
+        kinds = {"heeds": Heeding, "ignores": Ignoring, "lacks": Lacking, "ends": Ending, "late": Late}
+        return kinds[self.kind](self.records)
 
     def emitter(self, context):
         return OneRecord()
@@ -68,6 +70,13 @@ class Heeding(Lacking):
 class Ending(Heeding):
     def ends(self):
         return {"q1": 2}
+
+
+class Late(Heeding):
+    """Knows no partitions before it has planned, as that of a Kafka spout."""
+
+    def clock(self, metadata):
+        return super().clock(metadata) if metadata else {}
 
 
 class Ignoring(Lacking):
@@ -161,6 +170,22 @@ def test_an_opaque_replay_is_bound_too(change):
         assert (made.clock, {row["n"] for row in state}) == ({"0": 4, "1": 3}, {*range(5), *range(100, 104)})
 
 
+def test_an_opaque_replay_whose_partition_stays_away_is_given_up(caplog):
+    spout = OpaqueMemoryTransactionalSpout([list(range(9)), list(range(100, 109))], "n", take=1)
+    with TopologyTestDriver(numbers(spout), pending=3) as driver:
+        driver.want({"0": 3, "1": 3})
+        driver.commit(2)
+        assert list(driver.active) == [3, 4, 5]  # 4 has the clock, so 5 is planned behind it
+        spout.set_disabled(1)
+        driver.fail(4)
+        commits(driver)
+        driver.advance(61)
+        assert "lack data: 1" in caplog.text
+        spout.set_disabled(1, False)
+        commits(driver)
+        assert (list_snapshots(driver.data_dir), set(counted(driver).values()), len(counted(driver))) == ([], {1}, 18)
+
+
 def test_a_silent_partition_is_named_when_the_wait_is_over(caplog):
     records = [one for one in RECORDS if one[0] == "q0"]
     with TopologyTestDriver(built(records), settings={"snapshot_wait": 30}) as driver:
@@ -202,6 +227,29 @@ def test_it_survives_a_restart_and_not_a_rewind(tmp_path):
     driver.want({"q0": 2, "q1": 2})  # the present clock
     assert [(one.number, one.txid) for one in list_snapshots(tmp_path)] == [(2, 6), (1, 4)]
     driver.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "clock", "txids", "said"),
+    [
+        ("heeds", WANTED, [4], ""),
+        ("late", WANTED, [4], ""),
+        ("heeds", {"q0": 1}, [], "q1: the source has the partitions q0, q1"),
+        ("heeds", {"q0": -1, "q1": -1}, [], 'the source begins at {"q0": -1, "q1": -1}'),
+        ("late", {"q0": -1, "q1": -1}, [], "these partitions lack data: q0, q1"),
+        ("late", {"q0": 1}, [], "the source has the partitions q0, q1; ask for a clock of these"),
+        ("late", {"q0": 0, "q1": -1}, [1], ""),
+    ],
+)
+def test_before_the_first_transaction(kind, clock, txids, said, tmp_path, caplog):
+    """What the source does not tell before it is asked for data is checked with the first transaction."""
+    if said and kind == "heeds":
+        with pytest.raises(InputError, match=said):
+            ended(built(RECORDS, kind=kind), tmp_path, want=clock)
+        return
+    assert ended(built(RECORDS, kind=kind), tmp_path, want=clock, settings={"snapshot_wait": 0.5}).committed == 6
+    assert [one.txid for one in list_snapshots(tmp_path)] == txids
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(

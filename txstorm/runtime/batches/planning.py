@@ -52,7 +52,7 @@ class Planning:
             or None if the spout is to plan it. See `RetryPolicy.pinned`.
         max_ends: number of window ends that a component fires in a transaction planned from now on at most.
         upto: the clock that no transaction may pass, see `bound`; None: there is no bound.
-        holds: whether the bound stays until `upto` is committed, also if the plan of the transaction with it is fixed.
+        holds: whether the bound stays until `upto` is committed, and not only until it is planned.
         missed: called with the reason if `upto` can no longer become the clock of a transaction.
     """
 
@@ -158,16 +158,12 @@ class Planning:
         self._plan(txid, document)
         return True
 
-    def last_planned(self) -> int:
-        """Return the last txid that was planned, or committed; 0 if there is none."""
-        return max(self.metas, default=0)
-
     def bound(self, txid: int) -> Clock | None:
         """Return the clock that `txid` must not pass; None if there is none.
 
-        What a spout that is not opaque has planned stays: once a transaction has the clock, later ones may pass it.
+        Behind a transaction that has the clock there is none: if that one is planned again, so are all later ones.
         """
-        before = None if self.upto is None or self.planner.opaque or self.holds else clock_of(self.document(txid - 1))
+        before = None if self.upto is None or self.holds else clock_of(self.document(txid - 1))
         return None if before is not None and self.upto is not None and before.reaches(self.upto) else self.upto
 
     def _check_bound(self, txid: int, document: Any, upto: Clock) -> None:
