@@ -245,7 +245,7 @@ class Snapshots:
             wanted, planned = self._wanted.clock, self.planned
             if planned is not None and planned.reaches(wanted):
                 return
-            lacking = [name for name, offset in wanted.items() if (planned or {}).get(name, -1) < offset]
+            lacking = [name for name, offset in wanted.items() if (planned or Clock()).get(name, -1) < offset]
             why = "the wait is over" if late else "the input has ended"
             self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 

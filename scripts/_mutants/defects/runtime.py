@@ -255,7 +255,7 @@ if replay and self.is_fixed(txid):
     ),
     Mutant(
         "a_plan_that_is_to_be_made_anew_counts_as_data",
-        "Snapshots._last",
+        "Snapshots.last_planned",
         "self._planning.planner.opaque",
         "False",
         "tests/unit/runtime/test_clock_snapshots.py::test_an_opaque_replay_whose_partition_stays_away_is_given_up",
