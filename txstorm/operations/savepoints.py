@@ -284,6 +284,8 @@ def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock
         if planned is None:
             raise InputError("snapshot: there is no clock yet: nothing is planned, or the source has no clocks")
         return planned
+    if not clock:
+        raise InputError("clock {}: it names no partitions; give each one of the source, with the last offset to count")
     if wanted is not None and clock != wanted.clock:
         msg = (
             f"clock {clock}: {wanted.clock} is wanted already, as {wanted.name!r}; wait for that snapshot, or cancel it"

@@ -236,6 +236,7 @@ def test_it_survives_a_restart_and_not_a_rewind(tmp_path):
         ("late", WANTED, [4], ""),
         ("heeds", {"q0": 1}, [], "q1: the source has the partitions q0, q1"),
         ("heeds", {"q0": -1, "q1": -1}, [], 'the source begins at {"q0": -1, "q1": -1}'),
+        ("heeds", {}, [], "it names no partitions"),
         ("late", {"q0": -1, "q1": -1}, [], "these partitions lack data: q0, q1"),
         ("late", {"q0": 1}, [], "the source has the partitions q0, q1; ask for a clock of these"),
         ("late", {"q0": 0, "q1": -1}, [1], ""),
