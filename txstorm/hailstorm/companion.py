@@ -249,7 +249,7 @@ class HailstormCompanion(Companion):
                 return [Paused(spout, offset) for spout, offset in self._positions().items()]
             case Snapshot(clock):
                 self._saving = False
-                self._seen, self._taken_at = clock, self._run.session.planning.last_planned()
+                self._seen, self._taken_at = clock, self._run.snapshots.last_planned()
                 try:
                     self._run.snapshots.take()
                 except TxstormError as error:

@@ -101,9 +101,9 @@ class Snapshots:
     @property
     def planned(self) -> Clock | None:
         """The clock of the last planned transaction; None if the source has no clocks, or nothing is planned yet."""
-        return clock_of(self._planning.document(self._last()))
+        return clock_of(self._planning.document(self.last_planned()))
 
-    def _last(self) -> int:
+    def last_planned(self) -> int:
         """Return the last planned txid; not one that an opaque spout is to plan again, whose batch may change."""
         last, state = max(self._planning.metas, default=0), self._state()
         standing = max(self._committed, state.currtx - 1 + len(state.entries))
@@ -170,7 +170,7 @@ class Snapshots:
             check_name(self._session.data_dir, self._books, name)
             if any(name == one.name for one in (*self._taken, *self._writing)):
                 raise InputError(f"snapshot {name!r}: it is being made already; choose another name")
-        txid = self._last() if clock is None else None
+        txid = self.last_planned() if clock is None else None
         faults.point("snapshot.chosen")
         since = self._session.lanes.now()
         return ChosenClock(number, asked, name or f"snapshot-{number}", since, wait, txid, automatic)
@@ -241,11 +241,11 @@ class Snapshots:
         if self._wanted is None or self._wanted in self._writing:
             return
         late = self._session.lanes.monotonic() >= self._until
-        if late or self._planning.kind(self._last()) == "end":
+        if late or self._planning.kind(self.last_planned()) == "end":
             wanted, planned = self._wanted.clock, self.planned
             if planned is not None and planned.reaches(wanted):
                 return
-            lacking = [name for name, offset in wanted.items() if (planned or {}).get(name, -1) < offset]
+            lacking = [name for name, offset in wanted.items() if (planned or Clock()).get(name, -1) < offset]
             why = "the wait is over" if late else "the input has ended"
             self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 
