@@ -56,7 +56,7 @@ class SpoutCoordinator(StormNames):
         """
         return None
 
-    def ends(self) -> Mapping[str, int] | None:
+    def end_clock(self) -> Mapping[str, int] | None:
         """Return partition → its last offset, for the partitions that end; None if all go on, or it is not known.
 
         A snapshot at a clock beyond that is refused.

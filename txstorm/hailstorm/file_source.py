@@ -244,7 +244,7 @@ class LineCoordinator(SpoutCoordinator):
             raise SpoutError(msg)
         return {"v": FORMAT, "lines": {name: {"from": offset + 1, "count": 0} for name, offset in clock.items()}}
 
-    def ends(self) -> Mapping[str, int] | None:
+    def end_clock(self) -> Mapping[str, int] | None:
         """See `SpoutCoordinator`: a file ends where it does now."""
         if self._source.cyclic:
             return None

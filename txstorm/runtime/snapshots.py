@@ -242,10 +242,10 @@ class Snapshots:
             return
         late = self._session.lanes.monotonic() >= self._until
         if late or self._planning.kind(self.last_planned()) == "end":
-            wanted, planned = self._wanted.clock, self.planned or Clock()
-            if planned.reaches(wanted):
+            wanted, planned = self._wanted.clock, self.planned
+            if planned is not None and planned.reaches(wanted):
                 return
-            lacking = [name for name, offset in wanted.items() if planned.get(name, -1) < offset]
+            lacking = [name for name, offset in wanted.items() if (planned or Clock()).get(name, -1) < offset]
             why = "the wait is over" if late else "the input has ended"
             self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 

@@ -206,9 +206,9 @@ class _DriverPlanner(SpoutPlanner):
             raise SpoutError(msg)
         return made
 
-    def ends(self) -> Mapping[str, int]:
-        with calling(self._component, "ends()"):
-            return dict(self._coordinator.ends() or {})
+    def end_clock(self) -> Mapping[str, int]:
+        with calling(self._component, "end_clock()"):
+            return dict(self._coordinator.end_clock() or {})
 
     def offsets(self, document: Any) -> Mapping[str, int]:
         with calling(self._component, "offsets()"):
