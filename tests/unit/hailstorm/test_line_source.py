@@ -81,7 +81,7 @@ def test_every_line_comes_once_in_order_first_up_to_a_clock_as_files_grow(
             txid += 1
         assert files.found == files.lines
     coordinator = files.source().spout().coordinator(None)
-    assert coordinator.ends() == {name: len(found) - 1 for name, found in files.lines.items()}
+    assert coordinator.end_clock() == {name: len(found) - 1 for name, found in files.lines.items()}
     last = files.documents.get(txid - 1)
     assert coordinator.caught_up(last)
     # A new data directory goes on at a clock.

@@ -1,6 +1,6 @@
 """Coordinator of Kafka spouts: plans the next offset ranges from the positions read and the brokers' offsets.
 
-It is one module, as all that it plans and says goes by these positions.
+It is one module, as planning, clocks and facts are about the same positions and share one view of the brokers.
 """
 
 from __future__ import annotations
