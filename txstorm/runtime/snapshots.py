@@ -180,7 +180,7 @@ class Snapshots:
         planner = self._planning.planner
         if not planner.aligns:
             raise InputError(self._cannot_align())
-        ends = {name: end for name, end in planner.ends().items() if clock.get(name, -1) > end}
+        ends = {name: end for name, end in planner.end_clock().items() if clock.get(name, -1) > end}
         if ends:
             msg = f"clock {clock}: the source ends before it, at {Clock(ends)}; ask for that or an earlier one"
             raise InputError(msg)

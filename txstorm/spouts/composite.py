@@ -109,9 +109,9 @@ class CompositePlanner(SpoutPlanner):
             raise SpoutError(msg)
         return {"sources": {name: self._planners[name].at_clock(part) for name, part in parts.items()}}
 
-    def ends(self) -> dict[str, int]:
+    def end_clock(self) -> dict[str, int]:
         """Return the ends of all sources; keys of partitions are prefixed with the name of their source."""
-        found = ((name, one.ends()) for name, one in self._planners.items())
+        found = ((name, one.end_clock()) for name, one in self._planners.items())
         return {key: offset for name, ends in found for key, offset in _under(name, dict(ends)).items()}
 
     def offsets(self, document: Any) -> dict[str, int]:

@@ -115,7 +115,7 @@ class SpoutPlanner:
         msg = f"spout {', '.join(self.sources)}: has no clocks, so it cannot begin at one"
         raise SpoutError(msg)
 
-    def ends(self) -> Mapping[str, int]:
+    def end_clock(self) -> Mapping[str, int]:
         """Return partition → its last offset, for the partitions that end."""
         return {}
 

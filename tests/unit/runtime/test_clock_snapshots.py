@@ -68,7 +68,7 @@ class Heeding(Lacking):
 
 
 class Ending(Heeding):
-    def ends(self):
+    def end_clock(self):
         return {"q1": 2}
 
 
