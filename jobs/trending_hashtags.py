@@ -41,7 +41,10 @@ def make(
     builder.set_bolt("topn", kept, topns).fields_grouping("counts", "tag")
     builder.set_bolt("top", MonoidBolt("top", TopN(n), to_state="state", emit=emit)).global_grouping("topn")
     table = DeltaSink("trends", {"state": TopN(n).column})
-    consumer = table if out is None else console() if out == "console" else FileSink(out, lines, "trends")
+    if out in ("console", "stderr"):
+        consumer = console(error=out == "stderr")
+    else:
+        consumer = table if out is None else FileSink(out, lines, "trends")
     builder.set_sink("sink", Sink(consumer, every)).global_grouping("top")
     return builder.build_topology()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,16 @@ Consume = Callable[[tuple[Any, ...], int, int], Any]
 _TABLES = (KeyedState, CollectionState, SinkTable, MapState, Outlet)
 
 
-def console(prefix: str = "") -> Consume:
-    """Return a consumer that prints the number and the values of each tuple to standard output, after `prefix`."""
+def console(prefix: str = "", *, error: bool = False) -> Consume:
+    """Return a consumer that prints the number and the values of each tuple, after `prefix`.
+
+    Args:
+        prefix: the beginning of each line.
+        error: whether it prints to standard error rather than to standard output.
+    """
 
     def show(values: tuple[Any, ...], txid: int, number: int) -> None:
-        print(f"{prefix}{number}: {joined(values)}", flush=True)
+        print(f"{prefix}{number}: {joined(values)}", file=sys.stderr if error else sys.stdout, flush=True)
 
     return show
 

@@ -55,7 +55,7 @@ def run_sample(
 
     _checkout()
     source = [f"'kafka://{broker}/{topic}'"] if use_kafka else [repr(file)] if file else []
-    arguments = [*source, f"n={n}", f"every={every}", "out='console'", f"store={store!r}"]
+    arguments = [*source, f"n={n}", f"every={every}", f"out={'stderr' if json else 'console'!r}", f"store={store!r}"]
     target = f"jobs.trending_hashtags:make({', '.join(arguments)})"
     found: dict[str, Any] = {}
 
