@@ -288,6 +288,7 @@ ENCODES = {
     "engine/arrow.py": "values between tasks",
     "engine/task/dead_letters.py": "values of a record",
     "engine/task/fingerprints.py": "values of tuples",
+    "hailstorm/sinks.py": "values of tuples",
     "joins/delay/staged_rows.py": "values of rows",
     "joins/side_rows.py": "values of rows; of the plain form for keys",
     "joins/stores/row_text.py": "values of rows; of the plain form for keys",

@@ -55,7 +55,7 @@ def is_object(entries: pa.Table) -> bool:
     return KEY in entries.column_names
 
 
-def text_of(entries: pa.Table) -> str:
+def entries_text(entries: pa.Table) -> str:
     """Return the JSON value of entries as text, without parsing it."""
     texts = entries[STATE].to_pylist()
     if not is_object(entries):

@@ -26,7 +26,7 @@ from txstorm import faults
 from txstorm.clients.files import make_directories, sync_names, write_synced
 from txstorm.clocks import Clock
 from txstorm.errors import InputError, MissingDependency
-from txstorm.hailstorm.entries import entries_of, state_of, text_of
+from txstorm.hailstorm.entries import entries_of, entries_text, state_of
 from txstorm.masks import masked_url
 
 log = logging.getLogger("txstorm.hailstorm")
@@ -425,7 +425,7 @@ class SqlStore(_EntryStore):
 
         number = 1 + max((one.number for one in self._saved(bolt, instance)), default=0)
         row = SnapshotRow(number, str(clock), self.topology, VERSION)
-        self._tables.put(bolt, instance, row, text_of(entries), [one.number for one in gone])
+        self._tables.put(bolt, instance, row, entries_text(entries), [one.number for one in gone])
 
     @override
     def _remove(self, bolt: str, instance: int, gone: Sequence[SavedState]) -> None:
