@@ -15,7 +15,7 @@ from pyarrow import fs
 from txstorm.clocks import Clock
 from txstorm.errors import InputError
 from txstorm.hailstorm import SnapshotStore, open_store
-from txstorm.hailstorm.entries import entries_of, keyed_entries, keyed_rows, state_of, text_of
+from txstorm.hailstorm.entries import entries_of, entries_text, keyed_entries, keyed_rows, state_of
 from txstorm.hailstorm.stores import DirectoryStore
 
 KINDS = ("memory", "dir", "sql")
@@ -244,7 +244,7 @@ def test_rows_of_every_type_become_entries_and_rows_again(keys, value):
     entries = keyed_entries(rows, names, "state", as_json=False)
     for kept in (entries, entries_of(state_of(entries))):
         assert repr(keyed_rows(kept, fields, state, as_json=False).to_pylist()) == repr(rows.to_pylist())
-    assert text_of(entries).startswith("{")
+    assert entries_text(entries).startswith("{")
 
 
 @pytest.mark.parametrize("kind", ["int", "bytes", "time", "decimal", "top", "bool"])
