@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,3 +121,8 @@ def low_water_mark(clocks: Sequence[Mapping[str, int]], reach: Sequence[Iterable
 
 def _fits(name: Any, offset: Any) -> bool:
     return isinstance(name, str) and isinstance(offset, int) and not isinstance(offset, bool) and offset >= NOTHING
+
+
+def natural(name: str) -> list[Any]:
+    """Return a key by which names of partitions are sorted: ``t-10`` comes behind ``t-9``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

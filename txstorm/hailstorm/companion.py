@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from txstorm.books.records import clock_of
-from txstorm.clocks import Clock
+from txstorm.clocks import Clock, natural
 from txstorm.engine.port import Processed
 from txstorm.errors import TxstormError
 from txstorm.hailstorm.negotiator import (
@@ -306,7 +306,7 @@ class HailstormCompanion(Companion):
         clock = self._run.snapshots.planned or Clock()
         counted: dict[str, int] = {}
         parts: list[dict[str, int]] = [{} for _ in spouts]
-        for name in sorted(clock, key=_natural):
+        for name in sorted(clock, key=natural):
             source = name.partition("/")[0] if "/" in name else ""
             number = counted[source] = counted.get(source, -1) + 1
             parts[number % len(spouts)][name] = clock[name]
@@ -341,8 +341,3 @@ def _processors(component: Any) -> list[str]:
 def _kind(component: Any) -> str:
     """Return ``sink`` for a component whose assembled bolt says so in its attribute `processor`, else ``bolt``."""
     return getattr(component.assembled[0], "processor", "bolt") if component.assembled is not None else "bolt"
-
-
-def _natural(name: str) -> list[Any]:
-    """Return a key by which ``t-10`` comes behind ``t-9``."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

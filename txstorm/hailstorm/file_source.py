@@ -27,6 +27,7 @@ from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.clocks import Clock
+from txstorm.clocks import natural
 from txstorm.errors import InputError, SpoutError
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES
@@ -72,7 +73,7 @@ class HailstormFileSource:
                 )
                 raise InputError(msg)
             self.paths[name] = path
-        self.partitions = tuple(sorted(self.paths))
+        self.partitions = tuple(sorted(self.paths, key=natural))
         self._indexes = {name: LineIndex(path) for name, path in self.paths.items()}
 
     def read(self, offset: int, count: int, partition: str | None = None) -> list[tuple[bytes, int]]:
@@ -361,7 +362,7 @@ class _LineEmitter(Emitter):
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         planned = metadata["lines"]
-        for number, name in enumerate(sorted(planned)):
+        for number, name in enumerate(sorted(planned, key=natural)):
             lines = _Lines.of(planned[name])
             if number % self._context.parallelism != self._context.task or not lines.count:
                 continue

@@ -27,9 +27,10 @@ CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # what takes more commits than there are here (tests of gathering in tests/unit/state), rewinds (test_rewind.py), the
 # layout merge (test_merge_layout.py), the kept history (test_retention.py, test_retention_runs.py), the middle of a
 # sweep (test_crash_cells.py), entries that move to the archive of a log (test_log_retention.py), tables that come and go
-# (test_dropped_tables.py, test_redefined_tables.py), snapshots (test_snapshot_starts.py).
+# (test_dropped_tables.py, test_redefined_tables.py), snapshots (test_snapshot_starts.py), sinks of text files
+# (test_hailstorm_topologies.py).
 LATE = {"p0.N.dropped", "p0.N.begun", "p0.N.redefined", "sweep.removed", "thin.removed", "archive.moved"}
-OTHERS = ("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain.", "begin.", "snapshot.")
+OTHERS = ("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain.", "begin.", "snapshot.", "file.")
 ELSEWHERE = LATE | {name for name in faults.POINTS if name.startswith(OTHERS)}
 DELETED = {"ledger.meta", "ledger.intent"}  # of those the ones that a ledger in SQLite passes
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two
