@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -26,8 +26,7 @@ from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
-from txstorm.clocks import Clock
-from txstorm.clocks import natural
+from txstorm.clocks import Clock, natural
 from txstorm.errors import InputError, SpoutError
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES
