@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from benchmarks.machine import cpu_seconds
 from benchmarks.suite.job import Job, Outcome
+from txstorm.api.context import WorkProgress
 from txstorm.api.state import CollectionState, arrow_type
 from txstorm.engine.port import Engine, Pack, Processed
 from txstorm.engine.program import Program, program_of
@@ -45,6 +46,9 @@ class Recording:
             self.began()
         self.packs.append(pack)
         return self.inner.submit(pack)
+
+    def how_far(self, future: Future[Any]) -> WorkProgress | None:
+        return self.inner.how_far(future)
 
     def cancel(self, future: Future[list[Processed]]) -> None:
         self.inner.cancel(future)
