@@ -156,7 +156,7 @@ class _Calls(BatchBolt, Committer):
 class _CallingMap:
     """`MapBackend` that calls a function for each row, in the order of their keys, and has no rows itself."""
 
-    calls = True  # at least once by intent
+    is_a_function = True  # at least once by intent
 
     def __init__(self, function: Consume) -> None:
         self._function = function

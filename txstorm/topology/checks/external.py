@@ -34,7 +34,7 @@ def map_warnings(components: Sequence[ComponentInfo]) -> Iterator[str]:
     for one in components:
         for state in one.maps:
             where = f"component {one.id!r}, map {state.name!r}"
-            if state.kind == NON_TRANSACTIONAL and not getattr(state.backend, "calls", False):
+            if state.kind == NON_TRANSACTIONAL and not getattr(state.backend, "is_a_function", False):
                 yield f"{where}: a non_transactional map keeps no txid, so it counts at least once, not exactly once"
             elif state.kind != NON_TRANSACTIONAL and not state.marked:
                 yield (
