@@ -137,7 +137,7 @@ def test_the_form_in_the_ledger(data):
         assert Savepoint.from_json(json.loads(json.dumps(document))) == known
         assert kept_versions([known]) == {uri: {table.version} for uri, table in known.tables.items()}
         assert books.put_if([], {savepoint_path("newer"): {**document, "version": 2}})
-    with pytest.raises(DataDirectoryError, match="format version 2 is newer than 1"):
+    with pytest.raises(DataDirectoryError, match="format version 3 is newer than 2"):
         txstorm.list_savepoints(data)
     with pytest.raises(LedgerCorrupt, match="expected format 'txstorm-savepoint'"):
         Savepoint.from_json({**document, "txid": 1, "more": 2})
