@@ -136,7 +136,7 @@ def test_the_form_in_the_ledger(data):
         assert (document["format"], document["version"]) == ("txstorm-savepoint", 1)
         assert Savepoint.from_json(json.loads(json.dumps(document))) == known
         assert kept_versions([known]) == {uri: {table.version} for uri, table in known.tables.items()}
-        assert books.put_if([], {savepoint_path("newer"): {**document, "version": 2}})
+        assert books.put_if([], {savepoint_path("newer"): {**document, "version": 3}})
     with pytest.raises(DataDirectoryError, match="format version 3 is newer than 2"):
         txstorm.list_savepoints(data)
     with pytest.raises(LedgerCorrupt, match="expected format 'txstorm-savepoint'"):
