@@ -49,7 +49,7 @@ def test_stop_kill_and_start_again(kind: type[GuardedProcess | DetachedProcess],
     server.wait_ready(lambda: server.log.read_text().count("up") >= 1)
     server.kill()
     assert not server.alive
-    assert member(server.pid or 0) is None
+    Cluster.wait(lambda: member(server.pid or 0) is None, "the server to end", 60)
 
 
 def test_a_server_that_ends_shows_its_log(tmp_path: Path):
