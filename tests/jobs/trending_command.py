@@ -96,7 +96,7 @@ def run(place: Path, say: Callable[[str], None]) -> dict[str, Any]:
         finally:
             end_session(driver.pid)
             driver.wait()
-        again = runs.start()
+        again = runs.start("--standby")  # ZooKeeper holds the lease of the killed driver until its session ends
         try:
             out, _ = again.communicate(timeout=PATIENCE)
         finally:
