@@ -188,10 +188,6 @@ class Registry:
             self._retry_at = now + RETRY
             self._lane.queue(self._work)
 
-    def clear(self) -> None:
-        """Remove the entries of all processors."""
-        self.register({})
-
     def close(self) -> None:
         """Remove all nodes; wait for that for `ENDING` seconds at most."""
         self._lane.queue(self._end)

@@ -243,7 +243,7 @@ def test_it_survives_a_restart_and_not_a_rewind(tmp_path):
     ],
 )
 def test_before_the_first_transaction(kind, clock, txids, said, tmp_path, caplog):
-    """What the source does not tell before it is asked for data is checked with the first transaction."""
+    """A wanted clock is checked at the start, or with the first transaction if the source tells its partitions only then."""
     if said and kind == "heeds":
         with pytest.raises(InputError, match=said):
             ended(built(RECORDS, kind=kind), tmp_path, want=clock)
