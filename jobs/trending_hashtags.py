@@ -31,20 +31,17 @@ def make(
     store: Any = None,
 ) -> Topology:
     """Build the topology over text files, or ``"kafka://HOST:PORT/TOPIC"``."""
-    is_topic = isinstance(source, str) and source.startswith("kafka://")
     builder = HailstormTopologyBuilder("trending-hashtags", store)
-    hashtags = source if is_topic else HailstormFileSource(source)
+    hashtags = source if str(source).startswith("kafka://") else HailstormFileSource(source)
     builder.set_spout("hashtags", hashtags, convert, ["tag", "n"], 2, max_batch_rows=max_batch_rows)
     counted = MonoidBolt("counts", Sum(), "tag", to_state="n", emit=emit)
     builder.set_bolt("counts", counted, counts).fields_grouping("hashtags", "tag")
     kept = MonoidBolt("topn", TopN(n), to_state=("tag", "state"), emit=emit)
     builder.set_bolt("topn", kept, topns).fields_grouping("counts", "tag")
     builder.set_bolt("top", MonoidBolt("top", TopN(n), to_state="state", emit=emit)).global_grouping("topn")
-    table = DeltaSink("trends", {"state": TopN(n).column})
+    consumer: Any = FileSink(out, lines, "trends") if out else DeltaSink("trends", {"state": TopN(n).column})
     if out in ("console", "stderr"):
         consumer = console(error=out == "stderr")
-    else:
-        consumer = table if out is None else FileSink(out, lines, "trends")
     builder.set_sink("sink", Sink(consumer, every)).global_grouping("top")
     return builder.build_topology()
 
