@@ -134,7 +134,7 @@ def test_every_command_and_option_is_described(command: str):
 
 
 ROOMS = (
-    "spouts bolts sinks windows monoids stateful joins pipelines hailstorm testing simulation errors notebook".split()
+    "spouts bolts sinks windows monoids stateful joins pipelines hailstorm dadstorm testing simulation errors notebook".split()
 )
 PUBLIC = {"txstorm", *(f"txstorm.{room}" for room in ROOMS)}
 """Homes of public names; all other modules may move."""
