@@ -119,7 +119,7 @@ def _shown(word: str) -> str:
 
 
 class Reader:
-    """What the lines of a configuration say, and their faults and warnings, as far as they have been read."""
+    """Reader of lines: the operators, settings and commands so far, with their faults and warnings."""
 
     def __init__(self, replicas: Mapping[str, int] | None = None) -> None:
         """Begin, with the numbers of replicas of operators that are known, for a command alone."""
@@ -275,8 +275,8 @@ class Reader:
         if number == 0:
             self._fault(line, offset, f"{id}, rep_fact: expected at least 1, got 0")
         elif addresses and number != len(addresses):
-            there = counted(len(addresses), "address").replace("addresss", "addresses")
-            self._fault(line, offset, f"{id}, rep_fact: expected {len(addresses)}, as there are {there}, got {number}")
+            expected = f"{len(addresses)}, the number of addresses"
+            self._fault(line, offset, f"{id}, rep_fact: expected {expected}, got {number}")
         return number
 
     def _routing(self, line: Line, id: str, tokens: list[Token]) -> tuple[Any, int | None]:
