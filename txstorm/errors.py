@@ -5,6 +5,7 @@
     TxstormError
     ├── InputError                  the caller's input is wrong: exit code 2 on the command line
     │   ├── TopologyError           faults of a topology, all of them at once
+    │   ├── ConfigurationError      faults of an operator network's configuration, all of them at once
     │   ├── SettingError            an unknown or impossible setting
     │   ├── SpoutError              a source that is missing, unreadable or has changed since it was planned
     │   ├── MetadataError           spout metadata that cannot be stored as JSON
@@ -39,7 +40,8 @@ then raised as an object of both classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 LEAVE_OUT = ", or leave such records out with on_error='dead_letter'"
 """End of messages about records that such a policy would leave out; see `without_advice`."""
@@ -75,6 +77,19 @@ class TopologyError(InputError):
         lines = "\n".join(f"  - {fault}" for fault in self.faults)
         number = f"{len(self.faults)} fault{'' if len(self.faults) == 1 else 's'}"
         super().__init__(f"topology {topology!r} has {number}:\n{lines}")
+
+
+class ConfigurationError(InputError):
+    """A configuration of an operator network has faults; the message lists all of them, one a line.
+
+    Attributes:
+        faults: ``{"line", "column", "message"}`` of each, counted from 1; the first ones, if there are very many.
+    """
+
+    def __init__(self, name: str, faults: Sequence[Mapping[str, Any]], more: int = 0) -> None:
+        self.faults = [dict(one) for one in faults]
+        lines = [f"{name}:{one['line']}:{one['column']}: {one['message']}" for one in self.faults]
+        super().__init__("\n".join([*lines, *([f"{name}: and {more:,} more"] if more else [])]))
 
 
 class SettingError(InputError):
