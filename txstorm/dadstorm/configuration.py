@@ -15,7 +15,7 @@ Semantics = Literal["at-most-once", "at-least-once", "exactly-once"]
 AT_MOST_ONCE: Semantics = "at-most-once"
 AT_LEAST_ONCE: Semantics = "at-least-once"
 EXACTLY_ONCE: Semantics = "exactly-once"
-MAX_BYTES = 4 << 20
+MAX_BYTES = 1 << 20
 """How long a file may be."""
 
 
@@ -120,7 +120,8 @@ class Configuration:
 
     def operator(self, id: str) -> Operator:
         """Return the operator called `id`, which must exist."""
-        return self._operators[id]
+        found: Operator = self._operators[id]
+        return found
 
     def order(self) -> tuple[str, ...]:
         """Return the ids in topological order, which is that of the file where the edges leave a choice."""
@@ -140,6 +141,18 @@ class Configuration:
     def consumers(self, id: str) -> tuple[str, ...]:
         """Return the ids of the operators that read operator `id`, in the order of the file."""
         return tuple(self._consumers[id])
+
+    def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
+        """Describe the network as ``text``, ``json``, ``mermaid``, ``dot`` or ``svg``."""
+        from txstorm.dadstorm.picture import describe
+
+        return describe(self, format)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Show the picture of the network in notebooks."""
+        from txstorm.dadstorm.picture import mimebundle
+
+        return mimebundle(self)
 
     @cached_property
     def _operators(self) -> dict[str, Operator]:

@@ -275,8 +275,8 @@ class Reader:
         if number == 0:
             self._fault(line, offset, f"{id}, rep_fact: expected at least 1, got 0")
         elif addresses and number != len(addresses):
-            there = counted(len(addresses), "address").replace("addresss", "addresses")
-            self._fault(line, offset, f"{id}, rep_fact: expected {len(addresses)}, as there are {there}, got {number}")
+            expected = f"{len(addresses)}, the number of addresses"
+            self._fault(line, offset, f"{id}, rep_fact: expected {expected}, got {number}")
         return number
 
     def _routing(self, line: Line, id: str, tokens: list[Token]) -> tuple[Any, int | None]:
