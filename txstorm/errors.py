@@ -83,13 +83,14 @@ class ConfigurationError(InputError):
     """A configuration of an operator network has faults; the message lists all of them, one a line.
 
     Attributes:
-        faults: ``{"line", "column", "message"}`` of each, counted from 1; the first ones, if there are very many.
+        faults: ``{"line", "column", "message"}`` of each, counted from 1; the first hundred, if there are more.
     """
 
-    def __init__(self, name: str, faults: Sequence[Mapping[str, Any]], more: int = 0) -> None:
-        self.faults = [dict(one) for one in faults]
+    def __init__(self, name: str, faults: Sequence[Mapping[str, Any]]) -> None:
+        self.faults = [dict(one) for one in faults[:100]]
         lines = [f"{name}:{one['line']}:{one['column']}: {one['message']}" for one in self.faults]
-        super().__init__("\n".join([*lines, *([f"{name}: and {more:,} more"] if more else [])]))
+        more = [f"{name}: {len(faults) - 100:,} more"] if len(faults) > 100 else []
+        super().__init__("\n".join([*lines, *more]))
 
 
 class SettingError(InputError):

@@ -45,10 +45,11 @@ def map_side_id(bolt: str, source: str, stream: str) -> str:
 
 
 def near(word: str, known: list[str]) -> str:
-    """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` similar to `word`; empty if none is."""
+    """Return a hint such as ``" (did you mean 'x'?)"`` with words of `known` similar to `word`, in any case."""
     from difflib import get_close_matches
 
-    found = get_close_matches(word, known, n=3, cutoff=0.6)
+    spelled = {one.lower(): one for one in known}
+    found = [spelled[one] for one in get_close_matches(word.lower(), spelled, n=3, cutoff=0.6)]
     return f" (did you mean {' or '.join(repr(one) for one in found)}?)" if found else ""
 
 

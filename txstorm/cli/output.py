@@ -24,7 +24,7 @@ from rich.text import Text
 
 from txstorm.cli.tables import PlainTable
 from txstorm.cli.tracebacks import without_internals
-from txstorm.errors import KilledError, TopologyError, TxstormError
+from txstorm.errors import ConfigurationError, KilledError, TopologyError, TxstormError
 
 WIDE = 1 << 20
 INTERRUPTED = 130
@@ -159,7 +159,7 @@ def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -
         "message": str(error) or type(error).__name__,
         "exit_code": exit_code_of(error),
     }
-    if isinstance(error, TopologyError):
+    if isinstance(error, TopologyError | ConfigurationError):
         about["faults"] = list(error.faults)
     if run is not None:
         about["run"] = dict(run)

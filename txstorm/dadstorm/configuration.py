@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, Literal
+
+from txstorm.errors import ConfigurationError, InputError
 
 Semantics = Literal["at-most-once", "at-least-once", "exactly-once"]
 AT_MOST_ONCE: Semantics = "at-most-once"
 AT_LEAST_ONCE: Semantics = "at-least-once"
 EXACTLY_ONCE: Semantics = "exactly-once"
+MAX_BYTES = 1 << 20
+"""How long a file may be."""
 
 
 @dataclass(frozen=True)
@@ -112,26 +118,54 @@ class Configuration:
     name: str = field(default="<text>", compare=False)
     directory: Path = field(default=Path(), compare=False)
 
-    def operator(self, id: str) -> Operator:  # noqa: A002 - the file's word
+    def operator(self, id: str) -> Operator:
         """Return the operator called `id`, which must exist."""
-        return next(one for one in self.operators if one.id == id)
+        found: Operator = self._operators[id]
+        return found
 
     def order(self) -> tuple[str, ...]:
         """Return the ids in topological order, which is that of the file where the edges leave a choice."""
-        waiting = {
-            one.id: {source.text for source in one.sources if source.kind == "operator"} for one in self.operators
-        }
+        index = {id: at for at, id in enumerate(self._operators)}
+        waits = {one.id: sum(source.kind == "operator" for source in one.sources) for one in self.operators}
+        ready = [index[id] for id, number in waits.items() if not number]
+        heapify(ready)
         order: list[str] = []
-        while waiting:
-            ready = next(id for id, sources in waiting.items() if sources.issubset(order))
-            order.append(ready)
-            del waiting[ready]
+        while ready:
+            order.append(self.operators[heappop(ready)].id)
+            for id in self.consumers(order[-1]):
+                waits[id] -= 1
+                if not waits[id]:
+                    heappush(ready, index[id])
         return tuple(order)
 
-    def consumers(self, id: str) -> tuple[str, ...]:  # noqa: A002
+    def consumers(self, id: str) -> tuple[str, ...]:
         """Return the ids of the operators that read operator `id`, in the order of the file."""
-        wanted = Source("operator", id)
-        return tuple(one.id for one in self.operators if wanted in one.sources)
+        return tuple(self._consumers[id])
+
+    def describe(self, format: str = "text") -> str:  # noqa: A002 - the public word
+        """Describe the network as ``text``, ``json``, ``mermaid``, ``dot`` or ``svg``."""
+        from txstorm.dadstorm.picture import describe
+
+        return describe(self, format)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Show the picture of the network in notebooks."""
+        from txstorm.dadstorm.picture import mimebundle
+
+        return mimebundle(self)
+
+    @cached_property
+    def _operators(self) -> dict[str, Operator]:
+        return {one.id: one for one in self.operators}
+
+    @cached_property
+    def _consumers(self) -> dict[str, list[str]]:
+        consumers: dict[str, list[str]] = {one.id: [] for one in self.operators}
+        for one in self.operators:
+            for source in one.sources:
+                if source.kind == "operator":
+                    consumers[source.text].append(one.id)
+        return consumers
 
     def first(self) -> tuple[Operator, ...]:
         """Return the operators that read a file or a topic, in the order of the file."""
@@ -174,7 +208,22 @@ def parse(text: str, name: str = "<text>", directory: Path | str | None = None) 
     Raises:
         ConfigurationError: all faults at once.
     """
-    raise NotImplementedError
+    from txstorm.dadstorm.parser import Reader, lines
+
+    reader = Reader()
+    for line in lines(text):
+        reader.read(line)
+    reader.finish(name)
+    return Configuration(
+        semantics=reader.settings.get("semantics", EXACTLY_ONCE),
+        logging=reader.settings.get("logginglevel", "light"),
+        operators=tuple(reader.operators.values()),
+        commands=tuple(reader.commands),
+        warnings=tuple(sorted(reader.warnings, key=lambda one: (one["line"], one["column"]))),
+        text=text,
+        name=name,
+        directory=Path("." if directory is None else directory),
+    )
 
 
 def load(path: Path | str) -> Configuration:
@@ -183,14 +232,73 @@ def load(path: Path | str) -> Configuration:
     Raises:
         ConfigurationError: all faults at once, also of a file that is missing, binary or not UTF-8.
     """
-    raise NotImplementedError
+    name = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _refused(name, f"the configuration cannot be read: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise _refused(name, f"a configuration: expected at most {MAX_BYTES:,} bytes, got more")
+    try:
+        text = data.decode("utf-8-sig")
+        end = text.find("\0")
+        what = "a NUL, as of a binary file"
+    except UnicodeDecodeError as error:
+        text, end, what = data[: error.start].decode("utf-8-sig"), error.start, f"byte {data[error.start]:#04x}"
+    if end >= 0:
+        before = text[: text.find("\0")] if "\0" in text else text
+        column = len(before) - (before.rfind("\n") + 1) + 1
+        raise _refused(name, f"a configuration: expected text in UTF-8, got {what}", before.count("\n") + 1, column)
+    return parse(text, name, Path(path).parent)
 
 
 def parse_command(line: str, configuration: Configuration) -> Command:
     """Parse one command, from a terminal; raise `ConfigurationError` also for an unknown operator or replica."""
-    raise NotImplementedError
+    from txstorm.dadstorm.parser import Line, Reader
+
+    reader = Reader({one.id: one.replicas for one in configuration.operators})
+    reader.command(Line([(1, 0, line.strip())]))
+    reader.finish("<command>")
+    return reader.commands[0]
 
 
 def check_files(configuration: Configuration, allow: Sequence[str] = ()) -> None:
     """Check data files, followers and code of `configuration`; raise `ConfigurationError` with all faults."""
-    raise NotImplementedError
+    from txstorm.dadstorm.operators import load_code
+
+    faults: list[dict[str, Any]] = []
+    for operator in configuration.operators:
+        found = [_file_fault(configuration.path(one.text)) for one in operator.sources if one.kind == "file"]
+        try:
+            load_code(operator, configuration, allow)
+        except InputError as error:
+            found.append(str(error))
+        faults += [{"line": operator.line, "column": 1, "message": f"{operator.id}: {one}"} for one in found if one]
+    if not configuration.operators:
+        faults.append({"line": 1, "column": 1, "message": "a configuration: expected an operator, got none"})
+    if faults:
+        raise ConfigurationError(configuration.name, faults)
+
+
+def _file_fault(path: Path) -> str | None:
+    """Return why a data file cannot be read: it is missing, a directory, or has a line that is not UTF-8."""
+    number = 1
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                line.decode()
+                number += 1
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    except UnicodeDecodeError as error:
+        return f"{path}:{number}: expected a line in UTF-8, got byte {error.object[error.start]:#04x}"
+    return None
+
+
+def _refused(name: str, message: str, line: int = 1, column: int = 1) -> ConfigurationError:
+    return ConfigurationError(name, [{"line": line, "column": column, "message": message}])
+
+
+def _note(line: int, column: int, message: str) -> dict[str, Any]:
+    return {"line": line, "column": column, "message": message}

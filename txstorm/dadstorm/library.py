@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from txstorm.dadstorm.values import split_line, value
@@ -32,7 +33,8 @@ class OutputOperator:
         """Return the tuple."""
         return [fields]
 
-    def __getattr__(self, name: str):  # noqa: ANN204 - any method
+    def __getattr__(self, name: str) -> Callable[[list[str]], list[list[str]]]:
+        """Return the same for any name of a method."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self.custom

@@ -18,7 +18,7 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.dadstorm import library
 from txstorm.dadstorm.configuration import Configuration, Operator
-from txstorm.dadstorm.values import Fields, holds, value_at
+from txstorm.dadstorm.values import Fields, test_of, value_at
 from txstorm.errors import EmitError, InputError
 
 BUILT_IN = "mylib"
@@ -57,14 +57,14 @@ class _Having(Work):
 
 class _Filter(Work):
     def __init__(self, number: int, condition: str, wanted: str) -> None:
-        self._number, self._condition, self._wanted = number, condition, wanted
+        self._number, self._holds = number, test_of(condition, wanted)
 
     def __call__(self, fields: Fields) -> list[Fields]:
         found = value_at(fields, self._number)
         if found is None:
             self.misfits += 1
             return []
-        return [fields] if holds(found, self._condition, self._wanted) else []
+        return [fields] if self._holds(found) else []
 
 
 class _Custom(Work):

@@ -65,7 +65,8 @@ class RepInfo:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RepInfo:
         """Return the information that `to_json` has made `document` of."""
-        return cls(**{name: tuple(one) if isinstance(one, list) else one for name, one in document.items()})
+        told: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in document.items()}
+        return cls(**told)
 
 
 def plan(configuration: Configuration, pms_url: str = MASTER_URL) -> dict[str, list[RepInfo]]:

@@ -38,7 +38,7 @@ def pick_many(operator: Operator, ids: Sequence[str], tuples: Sequence[Fields], 
     if operator.routing == "primary":
         return Routed([live[0]] * len(tuples), 0)
     if operator.routing == "random":
-        return Routed([live[number] for number in _hashes(ids) % len(live)], 0)
+        return Routed([live[number] for number in _lots(ids, len(live))], 0)
     number = operator.routing_field or 1
     values = [value_at(fields, number) for fields in tuples]
     misfits = values.count(None)
@@ -63,9 +63,11 @@ def tasks(values: Sequence[str], parallelism: int) -> list[int]:
     return found
 
 
-def _hashes(ids: Sequence[str]):  # noqa: ANN202 - an array of NumPy, which is not imported here
+def _lots(ids: Sequence[str], number: int) -> list[int]:
+    """Return the core's hash of each id, modulo `number`."""
     import pyarrow as pa
 
     from txstorm import keys
 
-    return keys.hash_column(pa.array(ids, pa.string()))
+    found: list[int] = (keys.hash_column(pa.array(ids, pa.string())) % number).tolist()
+    return found

@@ -1,14 +1,44 @@
-"""File source of operator networks: the lines of data files, divided among the replicas of the operators that read them.
+"""Sources of operator networks: data files, divided among the replicas of the operators that read them, and topics.
 
-Metadata of a txid: ``{"v": 1, "files": {path: ...}, "parts": {...}}``.
+Metadata of files: ``{"v": 1, "parts": {operator: {file: [part of replica 0, …]}}}``. A part is ``{"line", "lines",
+"tuples", "at", "end", "stop", "digest", "seen": [start, stop, digest]}``: the number (from 1) of the first line of the
+transaction, how many lines and how many tuples there are, the bytes where they begin and end, the byte where the part
+ends (none for the last one, which grows with the file), the digest of the lines, and the range of bytes by which a file
+is known again. Parts are cut by the first plan: N tuples into N // r each, and the last one takes the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
 
-from txstorm.dadstorm.values import Fields
+import pyarrow as pa
+
+from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
+from txstorm.dadstorm.columns import split_lines
+from txstorm.dadstorm.configuration import Configuration
+from txstorm.errors import LEAVE_OUT, InputError, SpoutError
+from txstorm.spouts.files.text_lines import (
+    Seen,
+    after_line,
+    changed,
+    check_seen,
+    digest_of,
+    opened,
+    read_lines,
+    share_out,
+    size_of,
+    without_end,
+)
+
+FORMAT = 1
+_BOM = b"\xef\xbb\xbf"
 
 
 class Part(NamedTuple):
@@ -16,54 +46,484 @@ class Part(NamedTuple):
 
     Attributes:
         operator: the operator that reads the file.
-        replica: the replica.
         file: the file, as the configuration has it.
+        replica: the replica.
+    """
+
+    operator: str
+    file: str
+    replica: int
+
+
+Limits = Mapping[Part, int]
+"""Part → the maximum number of its tuples in a transaction; a part that is missing gives none."""
+
+
+class Block(NamedTuple):
+    """Tuples of one replica in a transaction, from one source.
+
+    Attributes:
+        operator, replica: the receiver.
+        names: returns their ids.
+        tuples: a column of lists of fields.
     """
 
     operator: str
     replica: int
-    file: str
+    names: Callable[[], list[str]]
+    tuples: pa.ListArray
 
 
-class Line(NamedTuple):
-    """One line of a file, which is a tuple.
+class Shape(Protocol):
+    """Form in which a source emits its tuples."""
 
-    Attributes:
-        id: ``FILE:LINE``.
-        fields: its fields.
-    """
+    def declare(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams."""
 
-    id: str
-    fields: Fields
+    def emit(self, block: Block, collector: Any) -> None:
+        """Emit tuples."""
 
 
-Limits = Mapping[Part, int]
-"""Part → the maximum number of its lines in a transaction; a part that is missing gives none."""
+class Rows:
+    """Shape in which all tuples are rows of one stream: operator, replica, id and list of fields."""
+
+    fields = ("operator", "replica", "id", "fields")
+
+    def declare(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the stream."""
+        declarer.declare(self.fields)
+
+    def emit(self, block: Block, collector: Any) -> None:
+        """Emit the rows."""
+        count = len(block.tuples)
+        columns = [
+            pa.repeat(pa.scalar(block.operator), count),
+            pa.repeat(pa.scalar(block.replica, pa.int64()), count),
+            pa.array(block.names(), pa.string()),
+            block.tuples,
+        ]
+        collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.fields)))
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Lines of one part in one transaction; see the docstring of the module."""
+
+    line: int = 1
+    lines: int = 0
+    tuples: int = 0
+    at: int = 0
+    end: int = 0
+    stop: int | None = None
+    digest: str = ""
+    seen: Seen = (0, 0, "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "seen": list(self.seen)}
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> _Read:
+        known = {name: stored[name] for name in ("line", "lines", "tuples", "at", "end", "stop", "digest")}
+        return cls(**known, seen=cast("Seen", tuple(stored["seen"])))
 
 
 class FileParts:
-    """Data files of a configuration, read in parts: N lines are divided at the first plan; appended ones go to the last.
+    """Data files of a configuration, read in parts.
 
     Args:
         configuration: the configuration.
+
+    Attributes:
+        parts: the parts, by operators and their sources as the configuration has them.
+        paths: file, as the configuration has it → absolute path.
     """
 
-    def __init__(self, configuration: Any) -> None:
-        self.parts: tuple[Part, ...] = ()
+    def __init__(self, configuration: Configuration) -> None:
+        read = [
+            (operator, file)
+            for operator in configuration.operators
+            for file in dict.fromkeys(source.text for source in operator.sources if source.kind == "file")
+        ]
+        self.parts = tuple(Part(one.id, file, replica) for one, file in read for replica in range(one.replicas))
+        self.paths = {file: os.path.abspath(configuration.directory / file) for _, file in read}
+        self._checked: dict[str, tuple[int, int, int]] = {}
+        self._rest: dict[tuple[str, int, int], bool] = {}
 
-    def plan(self, before: Any, rows: int, limits: Limits | None = None) -> Any:
-        """Return the metadata of the next transaction; None if there are no lines for it.
+    def check(self) -> None:
+        """Raise `SpoutError` if a file cannot be read."""
+        for path in self.paths.values():
+            with opened(path):
+                pass
+
+    def plan(self, txid: int, before: Any, rows: int, limits: Limits | None = None) -> dict[str, Any] | None:
+        """Return the metadata of a transaction; None if there are no tuples for it.
 
         Args:
+            txid: its txid; the part that is asked first takes turns.
             before: the metadata of the transaction before; None: there is none.
-            rows: the maximum number of lines.
-            limits: the maximum number of lines of each part; None: no limits but `rows`.
-        """
+            rows: the maximum number of tuples.
+            limits: the maximum number of tuples of each part; None: no limits but `rows`.
 
-    def read(self, metadata: Any, part: Part) -> list[Line]:
-        """Return the lines of a part in a transaction; raise `SpoutError` if they are not those that were planned."""
-        raise NotImplementedError
+        Raises:
+            SpoutError: a file is missing, has become shorter, or has changed where it was read.
+        """
+        known = self._known(before) or self._cut()
+        reads = {part: self._continued(part, read) for part, read in known.items()}
+        data: dict[Part, bytearray] = {part: bytearray() for part in self.parts}
+
+        def take(part: Part, wanted: int) -> int:
+            most = rows if limits is None else limits.get(part, 0)
+            reads[part], taken = _more(
+                self.paths[part.file], reads[part], min(wanted, most - reads[part].tuples), data[part]
+            )
+            return taken
+
+        turn = (txid - 1) % len(self.parts)
+        share_out([*self.parts[turn:], *self.parts[:turn]], rows, take)
+        if not any(read.tuples for read in reads.values()):
+            return None
+        stored: dict[str, dict[str, list[Any]]] = {}
+        for part in self.parts:
+            read = reads[part]
+            if read.lines:
+                digest = digest_of(bytes(data[part]))
+                read = replace(read, digest=digest, seen=(read.at, read.end, digest))
+            stored.setdefault(part.operator, {}).setdefault(part.file, []).append(read.to_json())
+        return {"v": FORMAT, "parts": stored}
+
+    def read(self, metadata: Any, part: Part) -> tuple[int, list[bytes]]:
+        """Return the number of the first line of a part in a transaction, and its lines, comments too.
+
+        Raises:
+            SpoutError: they are not those that were planned.
+        """
+        planned = self._known(metadata)[part]
+        path = self.paths[part.file]
+        lines = read_lines(path, planned.at, planned.lines) if planned.lines else []
+        if planned.lines and digest_of(b"".join(lines)) != planned.digest:
+            last = planned.line + planned.lines - 1
+            raise changed(path, f"lines {planned.line} to {last} are other ones than were planned")
+        return planned.line, lines
+
+    def marks(self) -> dict[str, int]:
+        """Return file → its size now."""
+        return {file: size_of(path) for file, path in self.paths.items()}
+
+    def reached(self, metadata: Any, marks: Mapping[str, int]) -> bool:
+        """Return whether all tuples of the files up to these sizes are in transactions up to the one of `metadata`."""
+        known = self._known(metadata)
+        if not known:
+            return not any(self._has_tuples(path, 0, marks.get(file, 0)) for file, path in self.paths.items())
+        return not any(
+            self._has_tuples(
+                self.paths[part.file], read.end, marks.get(part.file, 0) if read.stop is None else read.stop
+            )
+            for part, read in known.items()
+        )
+
+    def _known(self, metadata: Any) -> dict[Part, _Read]:
+        """Return what a transaction has of each part; nothing before the first one."""
+        if metadata is None:
+            return {}
+        if metadata["v"] != FORMAT:
+            msg = f"data files: metadata of format {metadata['v']!r}, this txstorm knows {FORMAT}; run the newer one"
+            raise SpoutError(msg)
+        stored = metadata["parts"]
+        known = {
+            Part(operator, file, replica): _Read.of(one)
+            for operator, files in stored.items()
+            for file, reads in files.items()
+            for replica, one in enumerate(reads)
+        }
+        if known.keys() != set(self.parts):
+            odd = min(known.keys() ^ set(self.parts))
+            msg = (
+                f"data files: operator {odd.operator} reads {odd.file} with another number of replicas than before, or "
+                "no longer, or only now; restore the configuration, or start in a new data directory"
+            )
+            raise SpoutError(msg)
+        return known
+
+    def _cut(self) -> dict[Part, _Read]:
+        """Divide the files."""
+        counts: dict[str, int] = {}
+        found: dict[Part, _Read] = {}
+        for first in (part for part in self.parts if part.replica == 0):
+            replicas = sum(part[:2] == first[:2] for part in self.parts)
+            path = self.paths[first.file]
+            if replicas > 1 and path not in counts:
+                counts[path] = sum(1 for _ in _tuple_lines(path))
+            share = counts.get(path, 0) // replicas
+            starts = [(1, 0)]
+            if replicas > 1:
+                wanted = {share * replica for replica in range(1, replicas)}
+                places = {n: place for n, place in enumerate(_tuple_lines(path)) if n in wanted} if share else {}
+                starts += [places[share * replica] if share else (1, 0) for replica in range(1, replicas)]
+            stops = [*(at for _, at in starts[1:]), None]
+            for replica, ((line, at), stop) in enumerate(zip(starts, stops, strict=True)):
+                found[first._replace(replica=replica)] = _Read(line=line, at=at, end=at, stop=stop)
+        return found
+
+    def _continued(self, part: Part, read: _Read) -> _Read:
+        """Return a part of the next transaction, without lines yet; its file is checked if it may have changed."""
+        path = self.paths[part.file]
+        with opened(path) as file:
+            found = os.fstat(file.fileno())
+        status = (found.st_ino, found.st_size, found.st_mtime_ns)
+        end = read.end
+        if self._checked.get(f"{part}") != status:
+            if found.st_size < (read.stop or end):
+                raise changed(
+                    path, f"its part up to byte {read.stop or end} was planned, and it has {found.st_size} now"
+                )
+            check_seen(path, read.seen, found.st_size)
+            if read.stop is None and end and found.st_size > end:
+                end = after_line(path, end)
+            self._checked[f"{part}"] = status
+        return _Read(read.line + read.lines, 0, 0, end, end, read.stop, "", read.seen)
+
+    def _has_tuples(self, path: str, start: int, stop: int) -> bool:
+        key = (path, start, stop)
+        if stop <= start:
+            return False
+        if key not in self._rest:
+            if len(self._rest) > 2 * len(self.parts):
+                self._rest.clear()
+            self._rest[key] = any(at < stop for _, at in _tuple_lines(path, start))
+        return self._rest[key]
+
+
+def _tuple_lines(path: str, at: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield number (from 1, counted from byte `at`) and first byte of each line that is a tuple."""
+    with opened(path) as file:
+        file.seek(at)
+        for number, line in enumerate(file, 1):
+            if is_tuple(line):
+                yield number, at
+            at += len(line)
+
+
+def is_tuple(line: bytes) -> bool:
+    """Return whether a line is neither a comment nor empty."""
+    line = line.removeprefix(_BOM)
+    return line[:1] != b"%" and bool(line) and not line.isspace()
+
+
+def _more(path: str, read: _Read, wanted: int, data: bytearray) -> tuple[_Read, int]:
+    """Return a part with up to `wanted` more tuples, and how many these are; add its lines to `data`."""
+    end, lines, taken = read.end, 0, 0
+    while taken < wanted:
+        got = read_lines(path, end, wanted - taken)
+        for line in got:
+            if read.stop is not None and end >= read.stop:
+                got = []
+                break
+            end, lines, taken = end + len(line), lines + 1, taken + is_tuple(line)
+            data += line
+        if not got:
+            break
+    return replace(read, end=end, lines=read.lines + lines, tuples=read.tuples + taken), taken
+
+
+class FilesCoordinator(SpoutCoordinator):
+    """Coordinator of the data files: plans which lines of each part a transaction reads, evenly among the parts.
+
+    A subclass overrides `limits` to hold back parts.
+    """
+
+    def __init__(self, files: FileParts, rows: int) -> None:
+        self.files = files
+        self.rows = rows
+
+    def limits(self, txid: int) -> Limits | None:
+        """Return the maximum number of tuples of each part in a transaction; None: no limits."""
+        return None
+
+    def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
+        """See `SpoutCoordinator`; a transaction without tuples is not planned."""
+        planned = self.files.plan(txid, prev_metadata, self.rows, self.limits(txid))
+        return NOT_READY if planned is None else planned
+
+    def latest(self) -> dict[str, int]:
+        """See `SpoutCoordinator`."""
+        return self.files.marks()
+
+    def reached(self, metadata: Any, mark: Mapping[str, int]) -> bool:
+        """See `SpoutCoordinator`."""
+        return self.files.reached(metadata, mark)
 
     def caught_up(self, metadata: Any) -> bool:
-        """Return whether all lines that the files have now are in transactions up to the one with `metadata`."""
-        raise NotImplementedError
+        """See `SpoutCoordinator`."""
+        return self.files.reached(metadata, self.files.marks())
+
+    def facts(self, metadata: Any) -> SourceFacts:
+        """See `SpoutCoordinator`."""
+        return SourceFacts(tuple(self.files.paths), self.caught_up(metadata))
+
+
+class FilesSpout(TransactionalSpout):
+    """Spout of the data files of a configuration.
+
+    Args:
+        configuration: the configuration.
+        rows: the maximum number of tuples in a transaction.
+        shape: the form in which they are emitted.
+    """
+
+    live = False
+
+    def __init__(self, configuration: Configuration, rows: int, shape: Shape) -> None:
+        self.files = FileParts(configuration)
+        self.rows = rows
+        self.shape = shape
+
+    def check(self) -> None:
+        """Raise `SpoutError` if a file cannot be read."""
+        self.files.check()
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of the shape."""
+        self.shape.declare(declarer)
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """Return the coordinator."""
+        return FilesCoordinator(self.files, self.rows)
+
+    def emitter(self, context: TaskContext) -> Emitter:
+        """Return an emitter, which reads the parts of its task."""
+        return _FilesEmitter(self.files, self.shape, context)
+
+
+class _FilesEmitter(Emitter):
+    def __init__(self, files: FileParts, shape: Shape, context: TaskContext) -> None:
+        self._files, self._shape, self._context = files, shape, context
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
+        for number, part in enumerate(self._files.parts):
+            if part.replica % self._context.parallelism != self._context.task:
+                continue
+            first, lines = self._files.read(metadata, part)
+            if not lines:
+                continue
+            collector.partition(number)
+            numbers = [n for n, line in enumerate(lines, first) if is_tuple(line)]
+            raw = [without_end(lines[n - first]) for n in numbers]
+            numbers, texts = _decoded(raw, numbers, lambda n: f"{part.file}:{n}", collector)  # noqa: B023 - called here
+            names = partial(_names, f"{part.file}:", numbers)
+            collector.origin(partial(_file_origin, part.file, numbers))
+            self._shape.emit(Block(part.operator, part.replica, names, split_lines(texts)), collector)
+
+
+def _names(prefix: str, numbers: Sequence[int]) -> list[str]:
+    return [f"{prefix}{number}" for number in numbers]
+
+
+def _file_origin(file: str, numbers: Sequence[int], row: int) -> dict[str, Any]:
+    return {"file": file, "line": numbers[row]}
+
+
+def _decoded(
+    raw: list[bytes], numbers: list[int], place: Callable[[int], str], collector: Collector
+) -> tuple[list[int], pa.StringArray]:
+    """Return the numbers and texts of lines; those that are not UTF-8 are refused by their place."""
+    raw[:1] = [line.removeprefix(_BOM) for line in raw[:1]]
+    try:
+        return numbers, pa.array(raw, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
+    found: dict[int, str] = {}
+    for number, line in zip(numbers, raw, strict=True):
+        try:
+            found[number] = line.decode()
+        except UnicodeDecodeError as error:
+            why = f"{error.reason} at its byte {error.start + 1}"
+            msg = f"{place(number)}: the line is not UTF-8: {why}; convert the file{LEAVE_OUT}"
+            collector.refuse(SpoutError(msg), {"place": place(number), "text": line.decode(errors="backslashreplace")})
+    return list(found), pa.array(found.values(), pa.string())
+
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+
+class TopicSpout(TransactionalSpout):
+    """Spout of a topic of Kafka whose values are lines of a data file; partition i goes to replica i mod r.
+
+    Args:
+        url: ``kafka://HOST:PORT/TOPIC``.
+        operator, replicas: the operator that reads it, and the number of its replicas.
+        rows: the maximum number of records in a transaction.
+        shape: the form in which tuples are emitted.
+    """
+
+    def __init__(self, url: str, operator: str, replicas: int, rows: int, shape: Shape) -> None:
+        from txstorm.spouts.kafka.spout import TransactionalKafkaSpout
+
+        servers, _, topic = url.removeprefix("kafka://").partition("/")
+        if not servers or not topic or "/" in topic:
+            msg = f"{url!r}: expected kafka://HOST:PORT/TOPIC"
+            raise InputError(msg)
+        fields = ["value", "partition", "offset"]
+        self.inner = TransactionalKafkaSpout(topic, servers, fields=fields, value="bytes", max_batch_rows=rows)
+        self._receiver = (topic, operator, replicas)
+        self._shape = shape
+
+    def check(self) -> None:
+        """Ask the brokers for the topic."""
+        self.inner.check()
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of the shape."""
+        self._shape.declare(declarer)
+
+    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
+        """Return the coordinator of the topic."""
+        return self.inner.coordinator(context)
+
+    def emitter(self, context: TaskContext) -> Emitter:
+        """Return an emitter of tuples."""
+        return _TopicEmitter(self.inner.emitter(context), self._receiver, self._shape)
+
+
+class _TopicEmitter(Emitter):
+    def __init__(self, inner: Emitter, receiver: tuple[str, str, int], shape: Shape) -> None:
+        self._inner, self._receiver, self._shape = inner, receiver, shape
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
+        splitting = _SplittingCollector(collector, self._receiver, self._shape)
+        self._inner.emit_batch(attempt, metadata, cast("Collector", splitting))
+
+    def cleanup_before(self, txid: int) -> None:
+        self._inner.cleanup_before(txid)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _SplittingCollector:
+    """Collector of records, each of which is a line."""
+
+    def __init__(self, inner: Any, receiver: tuple[str, str, int], shape: Shape) -> None:
+        self._inner, self._receiver, self._shape = inner, receiver, shape
+        self.digest, self.partition, self.note, self.refuse = inner.digest, inner.partition, inner.note, inner.refuse
+        self.report_error = self.reportError = inner.report_error
+
+    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
+        """Ignore the places of records: places of tuples are told by `emit_batch`."""
+
+    def emit_batch(self, batch: Any) -> None:
+        """Emit the tuples of the records of one partition."""
+        values, offsets = batch.column(0).to_pylist(), batch.column(2).to_pylist()
+        if not values:
+            return
+        topic, operator, replicas = self._receiver
+        number = batch.column(1)[0].as_py()
+        prefix = f"{topic}-{number}:"
+        kept = [row for row, one in enumerate(values) if one and is_tuple(one)]
+        raw, numbers = [without_end(values[row]) for row in kept], [offsets[row] for row in kept]
+        numbers, texts = _decoded(raw, numbers, lambda offset: f"{prefix}{offset}", self._inner)
+        self._inner.origin(lambda row: {"topic": topic, "partition": number, "offset": numbers[row]})
+        names = partial(_names, prefix, numbers)
+        self._shape.emit(Block(operator, number % replicas, names, split_lines(texts)), self._inner)

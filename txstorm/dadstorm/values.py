@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 Fields = tuple[str, ...]
 """A tuple: its fields as they were read or made, quotes too."""
@@ -61,14 +64,18 @@ def holds(found: str, condition: str, wanted: str) -> bool:
         condition: ``=``, ``<`` or ``>``.
         wanted: the value that the operator compares it with.
     """
-    first, second = number_of(found), number_of(wanted)
-    if first is None or second is None:
-        return _COMPARED[condition](found, wanted)
-    return _COMPARED[condition](first, second)
+    return test_of(condition, wanted)(found)
 
 
-_COMPARED = {
-    "=": lambda one, other: bool(one == other),
-    "<": lambda one, other: bool(one < other),
-    ">": lambda one, other: bool(one > other),
-}
+def test_of(condition: str, wanted: str) -> Callable[[str], bool]:
+    """Return the test of a value that `holds` does, for one condition."""
+    compare: Callable[[Any, Any], bool] = {"=": operator.eq, "<": operator.lt, ">": operator.gt}[condition]
+    number = number_of(wanted)
+    if number is None:
+        return lambda found: compare(found, wanted)
+
+    def test(found: str) -> bool:
+        given = number_of(found)
+        return compare(found, wanted) if given is None else compare(given, number)
+
+    return test

@@ -11,11 +11,8 @@ It is one module, as coordinator, emitters and `HailstormFileSource.read` find a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +26,23 @@ from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, Transactiona
 from txstorm.clocks import Clock, natural
 from txstorm.errors import InputError, SpoutError
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
-from txstorm.spouts.files.ranges import DIGEST_BYTES
+from txstorm.spouts.files.text_lines import (
+    LineIndex,
+    after_line,
+    changed,
+    check_seen,
+    digest_of,
+    opened,
+    read_lines,
+    read_range,
+    share_out,
+    size_of,
+    without_end,
+)
 
-EVERY = 4096
-"""Number of lines between two known positions of an index."""
 VALUE = "value"
 """Field of a spout that emits records as they are."""
 FORMAT = 1
-_ALL = 1 << 62
 
 
 class HailstormFileSource:
@@ -113,45 +119,6 @@ class HailstormFileSource:
         return LineSpout(self, max_batch_rows)
 
 
-class LineIndex:
-    """Positions of every 4,096th line of a file, found as they are asked for; forgotten if the file is another one."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._marks = [0]
-        self._status: tuple[int, int] = (0, 0)
-
-    def find(self, line: int, *, cyclic: bool = False) -> int | None:
-        """Return the byte at which `line` begins, or would begin after the last one; None if there are fewer lines.
-
-        `cyclic`: after the last line comes the first.
-        """
-        number, at, size = self._reach(line)
-        if cyclic and size:
-            return (self._reach(line % number)[1] if number < line else at) % size
-        return at if number == line else None
-
-    def count(self) -> int:
-        """Return the number of lines."""
-        return self._reach(_ALL)[0]
-
-    def _reach(self, line: int) -> tuple[int, int, int]:
-        """Return `line`, or the number of lines if there are fewer, the byte where it begins, and the file's size."""
-        with _opened(self._path) as file:
-            found = os.fstat(file.fileno())
-            if found.st_ino != self._status[0] or found.st_size < self._status[1]:
-                self._marks = [0]
-            self._status = found.st_ino, found.st_size
-            place = min(line // EVERY, len(self._marks) - 1)
-            number, at = place * EVERY, self._marks[place]
-            file.seek(at)
-            while number < line and (text := file.readline()):
-                number, at = number + 1, at + len(text)
-                if number == len(self._marks) * EVERY and text.endswith(b"\n"):
-                    self._marks.append(at)
-            return number, at, found.st_size
-
-
 @dataclass(frozen=True)
 class _Lines:
     """Lines of one partition in one transaction, and what is known of its file; see the docstring of the module."""
@@ -196,7 +163,7 @@ class LineSpout(TransactionalSpout):
     def check(self) -> None:
         """Raise `SpoutError` if a file cannot be read."""
         for path in self.source.paths.values():
-            with _opened(path):
+            with opened(path):
                 pass
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
@@ -252,7 +219,7 @@ class LineCoordinator(SpoutCoordinator):
 
     def latest(self) -> Mapping[str, int] | None:
         """See `SpoutCoordinator`; a cyclic source has no end."""
-        return None if self._source.cyclic else {name: _size(path) for name, path in self._source.paths.items()}
+        return None if self._source.cyclic else {name: size_of(path) for name, path in self._source.paths.items()}
 
     def reached(self, metadata: Any, mark: Mapping[str, int]) -> bool:
         """See `SpoutCoordinator`."""
@@ -283,8 +250,8 @@ class LineCoordinator(SpoutCoordinator):
         path = self._source.paths[name]
         end = self._source.position(name, lines.next) if lines.end is None else lines.end
         if end is None:
-            raise _changed(path, f"it has no line {lines.next}, where it was to go on")
-        return end if self._source.cyclic or not end else _after_line(path, end)
+            raise changed(path, f"it has no line {lines.next}, where it was to go on")
+        return end if self._source.cyclic or not end else after_line(path, end)
 
     def _continued(self, name: str, lines: _Lines) -> _Lines:
         """Return `lines` with the place where the file goes on, after the file was checked if it may have changed."""
@@ -301,16 +268,13 @@ class LineCoordinator(SpoutCoordinator):
 
     def _verified(self, path: str, lines: _Lines, size: int) -> tuple[int, int, str]:
         """Return what is known of the file; raise `SpoutError` unless it still has what was read of it."""
-        start, stop, digest = lines.seen
+        _, stop, digest = lines.seen
         if self._source.cyclic:
-            found = 0, size, _digest(_read(path, 0, size))
+            found = 0, size, digest_of(read_range(path, 0, size))
             if digest and found != lines.seen:
-                raise _changed(path, f"it had {stop} other bytes, and files of a cyclic source must stay as they are")
+                raise changed(path, f"it had {stop} other bytes, and files of a cyclic source must stay as they are")
             return found
-        if size < stop:
-            raise _changed(path, f"it was read up to byte {stop}, and has {size} now")
-        if digest and _digest(_read(path, start, stop)) != digest:
-            raise _changed(path, f"bytes {start} to {stop} are other ones than were read")
+        check_seen(path, lines.seen, size)
         return lines.seen
 
     def _read(self, txid: int, before: Mapping[str, _Lines], upto: Clock | None) -> dict[str, list[bytes]]:
@@ -320,26 +284,21 @@ class LineCoordinator(SpoutCoordinator):
         if upto is not None:
             most = {name: max(0, upto.get(name, -1) + 1 - lines.next) for name, lines in before.items()}
         found: dict[str, list[bytes]] = {name: [] for name in names}
-        turn, left = (txid - 1) % len(names), self._rows
-        open_ = [name for name in names[turn:] + names[:turn] if most[name]]
-        while left and open_:
-            share, more = divmod(left, len(open_))
-            for number, name in enumerate(tuple(open_)):
-                wanted = min(share + (number < more), most[name] - len(found[name]))
-                got = self._more(name, before[name], sum(map(len, found[name])), wanted)
-                found[name] += got
-                left -= len(got)
-                if len(got) < wanted or len(found[name]) == most[name]:
-                    open_.remove(name)
-        return found
+        turn, cyclic = (txid - 1) % len(names), self._source.cyclic
 
-    def _more(self, name: str, before: _Lines, taken: int, wanted: int) -> list[bytes]:
-        at, cyclic = (before.end or 0) + taken, self._source.cyclic
-        return read_lines(self._source.paths[name], _wrapped(at, before) if cyclic else at, wanted, cyclic=cyclic)
+        def take(name: str, wanted: int) -> int:
+            at = (before[name].end or 0) + sum(map(len, found[name]))
+            at = _wrapped(at, before[name]) if cyclic else at
+            got = read_lines(self._source.paths[name], at, min(wanted, most[name] - len(found[name])), cyclic=cyclic)
+            found[name] += got
+            return len(got)
+
+        share_out([name for name in names[turn:] + names[:turn] if most[name]], self._rows, take)
+        return found
 
     def _lines(self, before: _Lines, read: list[bytes]) -> _Lines:
         at, data = before.end or 0, b"".join(read)
-        end, seen, digest = at + len(data), before.seen, _digest(data)
+        end, seen, digest = at + len(data), before.seen, digest_of(data)
         if self._source.cyclic:
             end = _wrapped(end, before)
         elif read:
@@ -369,8 +328,8 @@ class _LineEmitter(Emitter):
                 msg = f"file source: partition {name!r} was planned, and no file has its name; name it again"
                 raise SpoutError(msg)
             read = read_lines(path, lines.at or 0, lines.count, cyclic=self._source.cyclic)
-            if _digest(b"".join(read)) != lines.digest:
-                raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
+            if digest_of(b"".join(read)) != lines.digest:
+                raise changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
             collector.partition(number)
             collector.origin(_origin(name, lines.first))
             collector.emit_batch(pa.record_batch([pa.array(map(without_end, read), pa.binary())], [VALUE]))
@@ -378,64 +337,3 @@ class _LineEmitter(Emitter):
 
 def _origin(partition: str, first: int) -> Any:
     return lambda number: {"partition": partition, "offset": first + number}
-
-
-def read_lines(path: str, at: int, count: int, *, cyclic: bool = False) -> list[bytes]:
-    """Return up to `count` lines from byte `at` on, with their ends; `cyclic`: after the last comes the first."""
-    with _opened(path) as file:
-        file.seek(at)
-        found = list(islice(file, count))
-        while cyclic and len(found) < count:
-            file.seek(0)
-            more = list(islice(file, count - len(found)))
-            if not more:
-                break
-            found += more
-        return found
-
-
-def without_end(line: bytes) -> bytes:
-    r"""Return a line without ``\n`` or ``\r\n``."""
-    return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    try:
-        if not Path(path).is_file() and Path(path).exists():
-            msg = f"file source: {path} is no file; name files, not directories or devices"
-            raise SpoutError(msg)
-        with open(path, "rb") as file:
-            yield file
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def _read(path: str, start: int, stop: int) -> bytes:
-    with _opened(path) as file:
-        file.seek(start)
-        data: bytes = file.read(stop - start)
-        return data
-
-
-def _after_line(path: str, end: int) -> int:
-    """Return where the next line begins: at `end`, or after the line end that the last line has been given since."""
-    last, more = _read(path, end - 1, end), _read(path, end, end + 2)
-    if last == b"\n" or not more:
-        return end
-    if more.startswith((b"\n", b"\r\n")):
-        return end + more.index(b"\n") + 1
-    raise _changed(path, f"it grew inside its last line, which had no line end and was read up to byte {end}")
-
-
-def _size(path: str) -> int:
-    with _opened(path) as file:
-        return os.fstat(file.fileno()).st_size
-
-
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _changed(path: str, how: str) -> SpoutError:
-    return SpoutError(f"file source: {path} has changed: {how}; restore it, or start in a new data directory")

@@ -9,7 +9,7 @@ from spouts_recording import Bench
 
 from txstorm.errors import InputError
 from txstorm.hailstorm import HailstormFileSource
-from txstorm.hailstorm.file_source import EVERY
+from txstorm.spouts.files.text_lines import EVERY
 
 LINES = st.lists(st.sampled_from([b"", b"a", b"\xff\x00", b"a b", b"x" * 50]), max_size=12)
 

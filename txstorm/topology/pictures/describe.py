@@ -34,12 +34,17 @@ def mimebundle(topology: Topology) -> dict[str, str]:
     because only an inline SVG can follow the notebook's theme.
     """
     rendered = view(topology)
+    return bundle(rendered, text(rendered))
+
+
+def bundle(rendered: Picture, plain: str) -> dict[str, str]:
+    """Return the representations of a picture for a notebook, with the text to go with it."""
     picture = svg(rendered)
     return {
         "text/html": f'<div style="overflow-x:auto">{picture}</div>',
         "image/svg+xml": picture,
         "text/vnd.mermaid": mermaid(rendered),
-        "text/plain": text(rendered),
+        "text/plain": plain,
     }
 
 
@@ -50,7 +55,7 @@ def text(topology: Picture) -> str:
     for node in (one for one in topology.nodes if not one.commits):
         rows.extend(_rows(topology, node))
     commit_rows = [row for node in topology.committing for row in _rows(topology, node)]
-    lines = _aligned([*rows, *commit_rows])
+    lines = aligned([*rows, *commit_rows])
     head = f"{topology.id}: {counted(len(topology.nodes), 'component')}, {counted(topology.tasks, 'task')}"
     width = max(len(line) for line in lines)
     processing = [_ruled("processing phase, many txids at once", width), *lines[1 : len(rows)]] if split else []
@@ -70,7 +75,8 @@ def _of(stream: str) -> str:
     return f"/{stream}" if stream else ""
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return one line per row, with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
