@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from txstorm.dadstorm.conditions import FROZEN, NO_REPLICA, UNROUTED, Conditions, Replica
 from txstorm.dadstorm.configuration import AT_LEAST_ONCE, AT_MOST_ONCE, Operator, Semantics
+from txstorm.dadstorm.values import Fields
 
-Fields = tuple[str, ...]
+
 Answers = Iterable[tuple[str, Sequence[Sequence[str]]]]
 """A piece of an answer: ids of tuples of a delivery, each with the tuples that came of it."""
 
@@ -27,12 +28,16 @@ class Item(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Effect: send `items` to a replica, as the delivery `number`, which is never used again."""
+    """Effect: send `items` to a replica, as the delivery `number`, which is never used again.
+
+    `again`: they were sent before, and the delivery became overdue, or broke.
+    """
 
     operator: str
     replica: int
     number: int
     items: Sequence[Item]
+    again: bool = False
 
 
 class Withdraw(NamedTuple):
@@ -141,8 +146,8 @@ class Turn:
         self.resent = 0
         self.received: Counter[int] = Counter()
         self.processed: Counter[int] = Counter()
-        self._operator = operator
-        self._semantics = semantics
+        self.operator = operator
+        self.semantics = semantics
         self._crew = crew
         self._limit = limit
         self._buffer = buffer
@@ -171,7 +176,7 @@ class Turn:
     def begin(self, shares: Mapping[int, Sequence[Item]], now: float) -> list[Effect]:
         """Deliver `shares`, the tuples routed to each replica; another one takes those of one that is dead by now."""
         ids = [item.id for items in shares.values() for item in items]
-        self._waiting = Counter(ids) if self._semantics == AT_LEAST_ONCE else dict.fromkeys(ids, 1)
+        self._waiting = Counter(ids) if self.semantics == AT_LEAST_ONCE else dict.fromkeys(ids, 1)
         for replica, items in shares.items():
             self._address(_Delivery(replica, items, self._limit, len(items)))
         return self._send(now)
@@ -182,7 +187,7 @@ class Turn:
         if delivery is None:
             return []
         delivery.last = now
-        count = self._every if self._semantics == AT_LEAST_ONCE else self._first
+        count = self._every if self.semantics == AT_LEAST_ONCE else self._first
         answered, counted = count(answers)
         self.processed[delivery.replica] += counted
         delivery.left -= answered
@@ -213,7 +218,7 @@ class Turn:
         effects: list[Effect] = []
         for number, one in list(self._open.items()):
             if not one.late and one.last + one.limit <= now:
-                if self._semantics == AT_MOST_ONCE:
+                if self.semantics == AT_MOST_ONCE:
                     effects.append(self._withdraw(number))
                 self._renew(one)
         return effects + self._send(now)
@@ -225,14 +230,14 @@ class Turn:
 
     def _first(self, answers: Answers) -> tuple[int, int]:
         waiting, results, before, answered = self._waiting, self.results, len(self.results), 0
-        for answered, (id, rows) in enumerate(answers, 1):  # noqa: A001, B007 - the id of a tuple
+        for answered, (id, rows) in enumerate(answers, 1):  # noqa: B007 - the id of a tuple
             if waiting.pop(id, 0):
                 results[id] = rows
         return answered, len(results) - before
 
     def _every(self, answers: Answers) -> tuple[int, int]:
         waiting, answered, counted = self._waiting, 0, 0
-        for answered, (id, rows) in enumerate(answers, 1):  # noqa: A001, B007 - the id of a tuple
+        for answered, (id, rows) in enumerate(answers, 1):  # noqa: B007 - the id of a tuple
             if id in self._back:
                 continue
             counted += 1
@@ -250,7 +255,7 @@ class Turn:
         return [(number, one) for number, one in self._open.items() if one.replica == replica]
 
     def _withdraw(self, number: int) -> Withdraw:
-        return Withdraw(self._operator.id, self._open.pop(number).replica, number)
+        return Withdraw(self.operator.id, self._open.pop(number).replica, number)
 
     def _renew(self, one: _Delivery) -> None:
         """Give up what an overdue or broken delivery has left, or send it again."""
@@ -258,17 +263,18 @@ class Turn:
         left = [item for item in one.items if item.id in self._waiting]
         if was_late or not left:
             return
-        if self._semantics == AT_MOST_ONCE:
-            self.lost += [Lost(self._operator.id, one.replica, item) for item in left if self._waiting.pop(item.id, 0)]
+        if self.semantics == AT_MOST_ONCE:
+            self.lost += [Lost(self.operator.id, one.replica, item) for item in left if self._waiting.pop(item.id, 0)]
             return
-        if self._semantics == AT_LEAST_ONCE:
+        if self.semantics == AT_LEAST_ONCE:
             left = [item for item in one.items if item.id not in self._back]
         self._address(_Delivery(one.replica, left, 2 * one.limit, len(left), again=True))
 
     def _address(self, one: _Delivery) -> None:
         """Have a delivery sent to its replica, or, if that is dead or did not answer, to another one; or held."""
-        operator, replica = self._operator, one.replica
-        to = self._crew.substitute(operator, replica) if one.again or (operator.id, replica) in self._crew.dead else replica
+        operator, replica = self.operator, one.replica
+        again = one.again or (operator.id, replica) in self._crew.dead
+        to = self._crew.substitute(operator, replica) if again else replica
         if to is None:
             self._hand_back(one, UNROUTED, NO_REPLICA)
         elif (operator.id, to) in self._crew.frozen:
@@ -292,7 +298,7 @@ class Turn:
                 self.returned.append(Returned(item, replica, reason))
         ids = {item.id for item in one.items}
         self._back |= ids
-        for id in ids:  # noqa: A001
+        for id in ids:
             self._waiting.pop(id, None)
 
     def _send(self, now: float) -> list[Effect]:
@@ -314,5 +320,5 @@ class Turn:
             one.last = now
             self.resent += one.again
             self.received[one.replica] += len(one.items)
-            effects.append(Deliver(self._operator.id, one.replica, number, one.items))
+            effects.append(Deliver(self.operator.id, one.replica, number, one.items, one.again))
         return effects
