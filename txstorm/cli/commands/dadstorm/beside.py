@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +26,7 @@ def command(
     Example: txstorm dadstorm command txstorm-data/reach "Freeze OP2 1"
     """
     from txstorm.cli.output import print_json, stdout
-    from txstorm.dadstorm.companion import COMMAND
+    from txstorm.dadstorm.master.companion import COMMAND
     from txstorm.operations.lifecycle import ask
 
     found = ask(at_ledger(data_dir, ledger), COMMAND, {"line": line})
@@ -34,7 +35,7 @@ def command(
         return
     stdout().print(found["command"], soft_wrap=True)
     if "replicas" in found:
-        _print(found["replicas"])
+        stdout().print(replica_table(found["replicas"]))
 
 
 def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -59,7 +60,7 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
     live = "running" if found["running"] else f"not running ({found['mode']}); this is how it was last"
     place = f"{shown['position']} of {shown['commands']} commands of the script carried out"
     stdout().print(f"{found['topology']}: {live}; committed txid {found['committed_txid']}; {place}", soft_wrap=True)
-    _print(shown["replicas"])
+    stdout().print(replica_table(shown["replicas"]))
 
 
 def output(
@@ -112,7 +113,7 @@ def log(
     from pathlib import Path
 
     from txstorm.cli.output import print_json, print_text
-    from txstorm.dadstorm.run_log import read_log
+    from txstorm.dadstorm.master.run_log import read_log
     from txstorm.errors import InputError
     from txstorm.ledger.paths import CONDITIONS
 
@@ -155,8 +156,9 @@ def _not_kept(data_dir: str, operator: str) -> Exception:
     return InputError(why)
 
 
-def _print(replicas: list[dict[str, Any]]) -> None:
-    from txstorm.cli.output import grid, stdout
+def replica_table(replicas: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a table of replicas: state, and numbers of tuples."""
+    from txstorm.cli.output import grid
 
     rows = [tuple("" if one[name] is None else str(one[name]) for name in SHOWN) for one in replicas]
-    stdout().print(grid(SHOWN, rows, right=("replica", "received", "processed", "emitted", "pending", "held", "pid")))
+    return grid(SHOWN, rows, right=("replica", "received", "processed", "emitted", "pending", "held", "pid"))

@@ -17,7 +17,7 @@ from txstorm.cli.options import EngineName, Json, Ledger, LogLevel
 if TYPE_CHECKING:
     from txstorm.cli.execute import Ending
     from txstorm.dadstorm.configuration import Configuration
-    from txstorm.dadstorm.network_run import NetworkOptions, NetworkRun
+    from txstorm.dadstorm.master.network_run import NetworkOptions, NetworkRun
 
 RUN_NETWORK_EPILOG = """[bold]Examples[/bold]
 
@@ -39,7 +39,7 @@ def run_network(
     file: Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="The configuration.")],
     replicas: Annotated[bool, typer.Option("--replicas", help="By replica processes, the default.")] = False,
     engine: Annotated[EngineName | None, typer.Option(help="As a topology on this engine.", show_default=False)] = None,
-    id: Annotated[  # noqa: A002 - the option's name
+    id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Id of the topology.", show_default="the name of FILE")
     ] = None,
     data_dir: Annotated[
@@ -60,9 +60,7 @@ def run_network(
         list[str] | None,
         typer.Option(metavar="MODULE", help="A module that CUSTOM may name; may be repeated.", show_default=False),
     ] = None,
-    log: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The log.", show_default="DIR/dadstorm.log")
-    ] = None,
+    log: Annotated[str | None, typer.Option(metavar="FILE", help="The log.", show_default="DIR/dadstorm.log")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated.")
     ] = None,
@@ -98,15 +96,15 @@ def run_network(
         made = f"txstorm.dadstorm.topology:network({file!r}, {tuple(allow or ())!r}, {id!r})"
         ending = execute(topology, replace(request, engine=engine.value, target=made), console)
         return _concluded(ending, configuration, None, json=json, debug=log_level is LogLevel.debug)
-    from txstorm.dadstorm.master import replica_topology
+    from txstorm.dadstorm.master.replica_topology import replica_topology
 
     options = _options(own, allow=tuple(allow or ()), local=local, key=key, log=log, step=step, stay=stay)
     topology, run = replica_topology(configuration, options, id)
     _check_recorded(configuration, topology.id, data_dir)
     if step:
         _step_by_enter(run, console)
-    made = f"txstorm.dadstorm.master:replicas({file!r}, {tuple(allow or ())!r}, {id!r})"
-    ending = execute(topology, replace(request, engine="local", target=made), console, beside=run.shown)
+    made = f"txstorm.dadstorm.master.replica_topology:replicas({file!r}, {tuple(allow or ())!r}, {id!r})"
+    ending = execute(topology, replace(request, engine="local", target=made), console, beside=lambda: [_table(run)])
     return _concluded(ending, configuration, run, json=json, debug=log_level is LogLevel.debug)
 
 
@@ -131,9 +129,10 @@ def _settings(pairs: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _options(
-    own: Mapping[str, Any], *, allow: tuple[str, ...], local: bool, key: str | None, log: str | None, **flags: bool
+    own: Mapping[str, Any], *, allow: tuple[str, ...], local: bool, key: str | None, log: str | None, **flags: Any
 ) -> NetworkOptions:
-    from txstorm.dadstorm.network_run import FleetSettings, NetworkOptions
+    from txstorm.dadstorm.master.network_run import NetworkOptions
+    from txstorm.dadstorm.processes.fleet import FleetSettings
 
     fleet = {name: own[name] for name in ("ping", "buffer") if name in own}
     network = {name: own[name] for name in ("ack_timeout", "max_batch_rows") if name in own}
@@ -141,10 +140,10 @@ def _options(
     return NetworkOptions(**network, fleet=settings, log=None if log is None else Path(log), **flags)
 
 
-def _check_recorded(configuration: Configuration, id: str, data_dir: str | None) -> None:  # noqa: A002
+def _check_recorded(configuration: Configuration, id: str, data_dir: str | None) -> None:
     """Raise `InputError` if the directory is that of another network: before tables are compared, which says less."""
     from txstorm.books.data_directory import default_directory
-    from txstorm.dadstorm.companion import check_same, network_json
+    from txstorm.dadstorm.master.companion import check_same, network_json
     from txstorm.errors import TxstormError
     from txstorm.ledger.paths import NETWORK
     from txstorm.operations.savepoints import opened_books
@@ -167,9 +166,13 @@ def _step_by_enter(run: NetworkRun, console: Any) -> None:
     start_thread(read, name="txstorm-steps")
 
 
-def _concluded(
-    ending: Ending, configuration: Configuration, run: NetworkRun | None, *, json: bool, debug: bool
-) -> int:
+def _table(run: NetworkRun) -> Any:
+    from txstorm.cli.commands.dadstorm.beside import replica_table
+
+    return replica_table(run.replicas())
+
+
+def _concluded(ending: Ending, configuration: Configuration, run: NetworkRun | None, *, json: bool, debug: bool) -> int:
     from txstorm.cli.output import print_json, report
 
     done = _document(ending, configuration, run)

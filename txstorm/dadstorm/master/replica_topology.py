@@ -10,19 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.api.output import Collector
-from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
-from txstorm.dadstorm.carrier import PLAN, Carrier
-from txstorm.dadstorm.companion import NetworkCompanion
+from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator
 from txstorm.dadstorm.conditions import UNROUTED
 from txstorm.dadstorm.configuration import Configuration, load
-from txstorm.dadstorm.fleet import FleetSettings
-from txstorm.dadstorm.network_run import NetworkOptions, NetworkRun
-from txstorm.dadstorm.source import FileParts, Part
+from txstorm.dadstorm.master.carrier import PLAN, Carrier
+from txstorm.dadstorm.master.companion import NetworkCompanion
+from txstorm.dadstorm.master.network_run import NetworkOptions, NetworkRun
+from txstorm.dadstorm.processes.fleet import FleetSettings
+from txstorm.dadstorm.source import FileParts, FilesSpout, Part, Rows
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
@@ -36,7 +34,7 @@ SETTINGS = {"finish_ahead": False, "enable_timeouts": False}
 def replica_topology(
     configuration: Configuration,
     options: NetworkOptions | None = None,
-    id: str | None = None,  # noqa: A002
+    id: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Topology, NetworkRun]:
     """Return the topology that carries `configuration` by replicas, and the run that it has when it is started.
@@ -50,46 +48,48 @@ def replica_topology(
     options = options or NetworkOptions()
     run = NetworkRun(configuration, options)
     name = id or re.sub(r"[^A-Za-z0-9_-]", "-", Path(configuration.name).stem).strip("-") or "network"
-    builder = TransactionalTopologyBuilder(name, SOURCE, NetworkSource(configuration, run))
+    builder = TransactionalTopologyBuilder(name, SOURCE, NetworkSource(configuration, run, options.max_batch_rows))
     carrier = Carrier(configuration, run, options.max_batch_rows, options.fleet.allow)
     builder.set_bolt(NETWORK, carrier).global_grouping(SOURCE).global_grouping(SOURCE, PLAN)
     built = builder.set_settings({**SETTINGS, **(settings or {})}).build_topology()
     return replace(built, companion=partial(NetworkCompanion, run=run)), run
 
 
-def replicas(path: str, allow: tuple[str, ...] = (), id: str | None = None) -> Topology:  # noqa: A002
+def replicas(path: str, allow: tuple[str, ...] = (), id: str | None = None) -> Topology:
     """Return the topology of the configuration in a file: the target of replays, audits and rewinds."""
     return replica_topology(load(path), NetworkOptions(fleet=FleetSettings(allow=tuple(allow))), id)[0]
 
 
-class NetworkSource(TransactionalSpout):
+class NetworkSource(FilesSpout):
     """Spout of a network: lines of the started first operators, and the conditions of each transaction.
 
-    Metadata: ``{"txid", "conditions", "lines"}``; `lines` as `FileParts` has it, None: nothing was read yet.
+    Metadata: ``{"txid", "conditions", "lines", "read"}``; `lines` as `FileParts` has them, of this or an earlier
+    transaction; `read`: whether this one has lines.
     """
 
-    fields = ("operator", "replica", "id", "line")
-    streams = {PLAN: ("conditions",)}
-    live = False
-
-    def __init__(self, configuration: Configuration, run: NetworkRun) -> None:
+    def __init__(self, configuration: Configuration, run: NetworkRun, rows: int) -> None:
+        super().__init__(configuration, rows, Rows())
         self.configuration, self.run = configuration, run
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the streams of lines and of conditions."""
+        super().declare_output_fields(declarer)
+        declarer.declare_stream(PLAN, "conditions")
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return the coordinator."""
-        return _Coordinator(self.configuration, self.run)
+        return _Coordinator(self.configuration, self.run, self.files)
 
     def emitter(self, context: TaskContext) -> Emitter:
         """Return the emitter."""
-        return _Emitter(self.configuration)
+        return _Emitter(super().emitter(context))
 
 
 class _Coordinator(SpoutCoordinator):
     """Plans a transaction when lines may be read, or held tuples can go on; one at a time while anything is held."""
 
-    def __init__(self, configuration: Configuration, run: NetworkRun) -> None:
-        self._configuration, self._run = configuration, run
-        self._files = FileParts(configuration)
+    def __init__(self, configuration: Configuration, run: NetworkRun, files: FileParts) -> None:
+        self._configuration, self._run, self._files = configuration, run, files
         self._idle: Any = None
         """The conditions with which there was nothing to do when the source was asked last."""
 
@@ -101,7 +101,8 @@ class _Coordinator(SpoutCoordinator):
         before = (prev_metadata or {}).get("lines")
         going, most = run.going(), run.options.max_batch_rows
         rows = max(0, most - sum(min(number, most) for number in going.values()))
-        lines = self._files.plan(before, rows, self._limits(rows, going)) if rows else None
+        may_read = rows and self._files.parts
+        lines = self._files.plan(txid, before, rows, self._limits(rows, going)) if may_read else None
         if lines is None and not going:
             self._idle = conditions
             return NOT_READY
@@ -135,19 +136,10 @@ class _Coordinator(SpoutCoordinator):
 
 
 class _Emitter(Emitter):
-    def __init__(self, configuration: Configuration) -> None:
-        self._files = FileParts(configuration)
+    def __init__(self, lines: Emitter) -> None:
+        self._lines = lines
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         collector.emit(json.dumps(metadata["conditions"]), stream=PLAN)
-        for part in self._files.parts if metadata["read"] else ():
-            lines = self._files.read(metadata["lines"], part)
-            if lines:
-                number = len(lines)
-                columns = [
-                    pa.repeat(part.operator, number),
-                    pa.repeat(part.replica, number),
-                    pa.array([line.id for line in lines]),
-                    pa.array(["\n".join(line.fields) for line in lines]),
-                ]
-                collector.emit_batch(pa.RecordBatch.from_arrays(columns, names=list(NetworkSource.fields)))
+        if metadata["read"]:
+            self._lines.emit_batch(attempt, metadata["lines"], collector)

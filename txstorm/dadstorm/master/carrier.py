@@ -16,25 +16,26 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
-from txstorm.api.state import CollectionState, KeyedState, SinkTable
+from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
+from txstorm.dadstorm.columns import TUPLES, fields_of
 from txstorm.dadstorm.conditions import Conditions, Replica, going
 from txstorm.dadstorm.configuration import Configuration, Operator
-from txstorm.dadstorm.delivery import Deliver, Fields, Item
+from txstorm.dadstorm.delivery import Deliver, Item
 from txstorm.dadstorm.network import Emitted, Held, Lines, Network, Outcome
 from txstorm.dadstorm.operators import Counted, Seen, Work, failure, load_code, settle, writes_lines
 from txstorm.dadstorm.topology import count_state, emitted_sink, kept, lines_sink, seen_state
+from txstorm.dadstorm.values import Fields
 from txstorm.errors import TxstormError
 
-TEXT = pa.list_(pa.string())
 HELD = CollectionState(
-    "held", {"operator": str, "replica": int}, {"id": str, "fields": TEXT, "reason": str}, order={"at": int}
+    "held", {"operator": str, "replica": int}, {"id": str, "fields": TUPLES, "reason": str}, order={"at": int}
 )
 """Tuples that cannot go on yet, by age; replica -1: not routed yet."""
 NUMBERS = ("received", "processed", "emitted", "held", "lost", "repeated", "resent")
 TRAFFIC = KeyedState("traffic", {"operator": str, "replica": int}, dict.fromkeys(NUMBERS, int))
 """Numbers of tuples of each replica since the directory is there; what concerns no replica has `TOTAL` as its key."""
 TOTAL: Replica = ("", -1)
-LOST = SinkTable("lost", {"operator": str, "replica": int, "id": str, "fields": TEXT})
+LOST = SinkTable("lost", {"operator": str, "replica": int, "id": str, "fields": TUPLES})
 """Tuples given up under at-most-once."""
 PLAN, LINES = "plan", "default"
 """Streams of the source: the conditions of a transaction, and the lines that it reads."""
@@ -57,7 +58,7 @@ class Carried:
     """
 
     traffic: Traffic = field(default_factory=dict)
-    emitted: Mapping[str, Sequence[Emitted]] = field(default_factory=dict)
+    emitted: Mapping[str, Emitted] = field(default_factory=dict)
     held: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     lost: Sequence[Any] = ()
 
@@ -96,15 +97,15 @@ class Carrier(BatchBolt, Committer):
         self.states = (HELD, TRAFFIC, *(_state(one) for one in stateful))
         self.sinks = (LOST, *(emitted_sink(one) for one in configuration.operators if kept(one, configuration)))
         self.files = {
-            one.id: lines_sink(one, configuration)
+            one.id: lines_sink(one, configuration).outlet
             for one in configuration.operators
             if writes_lines(one, configuration)
         }
-        self.outlets = tuple(one.outlet for one in self.files.values())
+        self.outlets = tuple(self.files.values())
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
         """Set up for one batch."""
-        self._context, self._attempt, self._collector = context, attempt, collector
+        self._context, self._attempt = context, attempt
         self._planned = Conditions()
         self._lines: list[Lines] = []
         self._steps: dict[str, Seen | Counted] = {}
@@ -115,10 +116,10 @@ class Carrier(BatchBolt, Committer):
         if source is not None and source[1] == PLAN:
             self._planned = Conditions.from_json(json.loads(batch.column(0)[0].as_py()))
             return
-        rows = zip(*(one.to_pylist() for one in batch.columns), strict=True)
+        operators, replicas, ids = (one.to_pylist() for one in batch.columns[:3])
+        rows = zip(operators, replicas, map(Item, ids, fields_of(batch.column(3))), strict=True)
         for (operator, replica), some in groupby(rows, key=lambda row: row[:2]):
-            items = [Item(id, tuple(text.split("\n"))) for _, _, id, text in some]
-            self._lines.append(Lines(operator, None if replica < 0 else replica, items))
+            self._lines.append(Lines(operator, replica, [item for _, _, item in some]))
 
     def finish_batch(self) -> None:
         """Carry the tuples through the network, and write what came of it."""
@@ -130,7 +131,7 @@ class Carrier(BatchBolt, Committer):
         )
         carry = self.run.carry if self.run is not None and self.run.is_open else partial(carry_here, self)
         outcome = carry(trip)
-        done = self._write(outcome, traffic)
+        done = self._write(outcome, traffic, trip.held)
         if self.run is not None:
             self.run.carried(trip.txid, done)
 
@@ -169,7 +170,7 @@ class Carrier(BatchBolt, Committer):
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def _write(self, outcome: Outcome, traffic: Traffic) -> Carried:
+    def _write(self, outcome: Outcome, traffic: Traffic, given: Sequence[Held]) -> Carried:
         context, before = self._context, {key: dict(row) for key, row in traffic.items()}
         numbers: defaultdict[Replica, dict[str, int]] = defaultdict(lambda: dict.fromkeys(NUMBERS, 0), traffic)
         for key, one in outcome.counts.items():
@@ -184,7 +185,7 @@ class Carrier(BatchBolt, Committer):
         numbers[TOTAL]["repeated"] += len(outcome.repeated)
         numbers[TOTAL]["resent"] += outcome.resent
         context.state(TRAFFIC.name).put_many({key: row for key, row in numbers.items() if row != before.get(key)})
-        self._write_held(outcome)
+        self._write_held(outcome, given)
         for operator, step in self._steps.items():
             handle = context.state(_state(self.configuration.operator(operator)).name)
             if isinstance(step, Seen):
@@ -192,35 +193,36 @@ class Carrier(BatchBolt, Committer):
             else:
                 handle.put(operator, step.n)
         if outcome.lost:
-            _append(context, LOST, ((one.operator, one.replica, *one.item) for one in outcome.lost))
+            _append(
+                context, LOST, [*zip(*((one.operator, one.replica, *one.item) for one in outcome.lost), strict=True)]
+            )
         reasons = Counter((one.operator, one.replica, one.reason) for one in outcome.held)
         return Carried(dict(numbers), self._write_emitted(outcome), reasons, outcome.lost)
 
-    def _write_held(self, outcome: Outcome) -> None:
+    def _write_held(self, outcome: Outcome, given: Sequence[Held]) -> None:
         if not outcome.held and not outcome.released:
             return
         held = self._context.collection(HELD.name)
-        last: dict[Replica, int] = {}
-        for one in outcome.released:
-            key = (one.operator, one.replica)
-            last[key] = max(one.at, last.get(key, 0))
-        for key, at in last.items():
-            held.remove(key, None, at)
+        for key, places in _places(outcome.released).items():
+            if places == _places(given)[key][: len(places)]:
+                held.remove(key, None, places[-1])
+            else:
+                for at in places:
+                    held.remove(key, at, at)
         held.append_many(((one.operator, one.replica), one.at, *one.item, one.reason) for one in outcome.held)
 
-    def _write_emitted(self, outcome: Outcome) -> dict[str, Sequence[Emitted]]:
-        found: dict[str, Sequence[Emitted]] = {}
+    def _write_emitted(self, outcome: Outcome) -> dict[str, Emitted]:
+        found: dict[str, Emitted] = {}
         for operator, rows in outcome.emitted.items():
             one = self.configuration.operator(operator)
-            if rows and kept(one, self.configuration):
-                urls, found[operator] = one.addresses, rows
-                columns = ((row.replica, urls[row.replica], row.id, row.fields) for row in rows)
-                _append(self._context, emitted_sink(one), columns)
+            if rows.ids and kept(one, self.configuration):
+                found[operator] = rows
+                urls = [one.addresses[replica] for replica in rows.replicas]
+                _append(self._context, emitted_sink(one), [rows.replicas, urls, rows.ids, rows.fields])
             if operator in self.files:
-                sink = self.files[operator]
-                sink.prepare(self._context, self._collector, self._attempt)
-                sink.take(row.fields for row in rows)
-                sink.finish_batch()
+                sink = self._context.sink(self.files[operator].name)
+                for fields in rows.fields:
+                    sink.append(", ".join(fields))
         return found
 
 
@@ -228,9 +230,15 @@ def _state(operator: Operator) -> KeyedState:
     return seen_state(operator) if operator.type == "UNIQ" else count_state(operator)
 
 
-def _append(context: TaskContext, sink: SinkTable, rows: Iterable[tuple[Any, ...]]) -> None:
-    columns = zip(*rows, strict=True)
-    types = [pa.list_(pa.string()) if kind is TEXT else None for kind in sink.columns.values()]
+def _places(held: Iterable[Held]) -> dict[Replica, list[int]]:
+    found: defaultdict[Replica, list[int]] = defaultdict(list)
+    for one in held:
+        found[one.operator, one.replica].append(one.at)
+    return {key: sorted(places) for key, places in found.items()}
+
+
+def _append(context: TaskContext, sink: SinkTable, columns: Sequence[Sequence[Any]]) -> None:
+    types = [arrow_type(kind) for kind in sink.columns.values()]
     arrays = [pa.array(one, kind) for one, kind in zip(columns, types, strict=True)]
     context.sink(sink.name).append_batch(pa.table(arrays, names=list(sink.columns)))
 
@@ -248,7 +256,7 @@ def carry_here(carrier: Carrier, trip: Trip) -> Outcome:
             operator = configuration.operator(one.operator)
             codes[one.operator] = load_code(operator, configuration, carrier.allow)
         answers = [(item.id, _worked(carrier, codes[one.operator], one.operator, item, trip)) for item in one.items]
-        effects += network.answered(one.operator, one.replica, one.number, answers, 0.0)
+        effects += network.answered(one.operator, one.number, answers, 0.0)
     return outcome
 
 

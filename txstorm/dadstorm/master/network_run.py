@@ -7,17 +7,28 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any
 from weakref import WeakValueDictionary
 
-from txstorm.dadstorm.carrier import Carried, Trip
 from txstorm.dadstorm.conditions import Conditions, Replica, going
 from txstorm.dadstorm.configuration import Command, Configuration
 from txstorm.dadstorm.delivery import Deliver, Effect
-from txstorm.dadstorm.fleet import Answered, Dead, Event, Failed, Fleet, FleetSettings, Refused, Silent, Started
+from txstorm.dadstorm.master.carrier import NUMBERS, TOTAL, Carried, Trip
 from txstorm.dadstorm.network import Network, Outcome
+from txstorm.dadstorm.processes.fleet import (
+    Answered,
+    Dead,
+    Event,
+    Failed,
+    Fleet,
+    FleetSettings,
+    Refused,
+    Silent,
+    Started,
+)
 from txstorm.errors import FailedException
 from txstorm.lanes import THREADS, Lanes
 
@@ -58,6 +69,11 @@ News = Event | Resent
 _RUNS: WeakValueDictionary[str, NetworkRun] = WeakValueDictionary()
 
 
+def _shared(token: str) -> NetworkRun | None:
+    """Return the run of this process that was pickled; None in another process."""
+    return _RUNS.get(token)
+
+
 class NetworkRun:
     """What spout, carrier and companion of one run share; unpickled in the process of the run, it is the same object.
 
@@ -68,12 +84,15 @@ class NetworkRun:
         conditions: the present conditions.
         traffic: the numbers of tuples as of the last committed transaction, by replica.
         pending: replica → tuples sent and not answered.
+        misfits: operator → how many tuples lacked the field that it needs, in this run.
         news: what happened to replicas and deliveries, for the companion.
         killed: replicas that a command has killed, and whose end is not known yet.
         script_over: whether all commands of the script are carried out.
         is_open: whether there is a fleet.
         steps: how many commands of the script may be carried out, if each waits for that.
         committed_txid: the last committed transaction.
+        log: the log, once the run is open.
+        replicas: returns state and numbers of every replica.
     """
 
     def __init__(self, configuration: Configuration, options: NetworkOptions) -> None:
@@ -81,23 +100,27 @@ class NetworkRun:
         self.conditions = Conditions()
         self.traffic: dict[Replica, dict[str, int]] = {}
         self.pending: Counter[Replica] = Counter()
+        self.misfits: Counter[str] = Counter()
         self.news: deque[News] = deque()
         self.killed: set[Replica] = set()
         self.script_over = False
         self.is_open = False
         self.steps = self.committed_txid = 0
         self.fleet: Any = None
+        self.log: Path | None = options.log
+        self.replicas: Callable[[], list[dict[str, Any]]] = list
         self._token = uuid.uuid4().hex
         self._held: dict[Replica, int] = {}
         self._done: dict[int, Carried] = {}
         self._carrying = threading.Lock()
         self._stopped = False
         self._sent: dict[int, Deliver] = {}
+        self._trip: Trip | None = None
         self._killed: set[Replica] = set()
         _RUNS[self._token] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _RUNS.get, (self._token,)
+        return _shared, (self._token,)
 
     def open(self, conditions: Conditions, traffic: Mapping[Replica, dict[str, int]], lanes: Lanes = THREADS) -> None:
         """Start all replicas that are not dead."""
@@ -160,7 +183,8 @@ class NetworkRun:
         """
         with self._carrying:
             try:
-                self._empty_mail(trip)
+                self._empty_mail()
+                self._trip = trip
                 self._do(self._network.begin(*trip[:5], now=self._now()))
                 while (outcome := self._network.outcome) is None:
                     self._check()
@@ -168,14 +192,15 @@ class NetworkRun:
                     try:
                         call = self._mail.get(timeout=None if due is None else max(0.0, due - self._now()))
                     except Empty:
-                        self._do(self._network.tick(self._now()), again=True)
+                        self._do(self._network.tick(self._now()))
                     else:
-                        self._take(call, trip)
+                        call()
                 return outcome
             except BaseException:
                 self._do(self._network.abandon())
                 raise
             finally:
+                self._trip = None
                 self._sent.clear()
                 self.pending.clear()
 
@@ -196,20 +221,21 @@ class NetworkRun:
             msg = "the run ends"
             raise FailedException(msg)
 
-    def _take(self, event: Any, trip: Trip | None) -> None:
+    def _take(self, event: Any) -> None:
         """Tell the machine of an event, and do what follows."""
-        now, network = self._now(), self._network
+        now, network, trip = self._now(), self._network, self._trip
         match event:
-            case Answered(operator, replica, number, results):
+            case Answered(operator, replica, number, results, misfits):
                 self.pending[operator, replica] -= len(results)
-                self._do(network.answered(operator, replica, number, results, now))
+                self.misfits[operator] += misfits
+                self._do(network.answered(operator, number, results, now))
             case Failed(operator, replica, number, id, text):
                 self.pending[operator, replica] -= 1
                 sent = self._sent.get(number)
                 item = next((one for one in sent.items if one.id == id), None) if sent is not None else None
                 if item is not None and trip is not None:
                     trip.left_out(operator, item, text)
-                    self._do(network.answered(operator, replica, number, [(id, ())], now))
+                    self._do(network.answered(operator, number, [(id, ())], now))
             case Dead(operator, replica) if (operator, replica) in self._killed:
                 self._killed.discard((operator, replica))  # it was counted when it was killed, and may be made anew
             case Started(operator, replica):
@@ -221,7 +247,7 @@ class NetworkRun:
                 self._broken(operator, replica)
             case Command(name="Start", operator=str(operator)):
                 for replica in range(self.configuration.operator(operator).replicas):
-                    self._do(network.started(operator, replica, now))
+                    network.started(operator, replica)
             case Command(name="Freeze", operator=str(operator), number=int(replica)):
                 self.pending.pop((operator, replica), None)
                 self._do(network.frozen(operator, replica, now))
@@ -230,43 +256,55 @@ class NetworkRun:
 
     def _broken(self, operator: str, replica: int) -> None:
         self.pending.pop((operator, replica), None)
-        self._do(self._network.dead(operator, replica, self._now()), again=True)
+        self._do(self._network.dead(operator, replica, self._now()))
 
-    def _do(self, effects: Iterable[Effect], *, again: bool = False) -> None:
-        """Carry out effects; `again`: those on an operator that has deliveries already are resends."""
-        busy = {one.operator for one in self._sent.values()} if again else ()
+    def _do(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
                 operator, replica, number, items = effect[:4]
                 self._sent[number] = effect
                 self.pending[operator, replica] += len(items)
-                if operator in busy:
+                if effect.again:
                     self.news.append(Resent(operator, replica, len(items)))
                 self.fleet.deliver(operator, replica, number, items)
             else:
                 self.fleet.withdraw(*effect)
 
-    def _empty_mail(self, trip: Trip | None) -> None:
+    def _empty_mail(self) -> None:
         while True:
             try:
-                event = self._mail.get(block=False)
+                call = self._mail.get(block=False)
             except Empty:
                 return
-            self._take(event, trip)
+            call()
 
     def _now(self) -> float:
         return self._lanes.monotonic()
+
+    def result(self) -> dict[str, Any]:
+        """Return what was lost, repeated and held, and the numbers of each operator, since the directory is there."""
+        traffic, operators = self.traffic, dict[str, dict[str, int]]()
+        held: dict[str, dict[str, int]] = {}
+        for one in self.configuration.operators:
+            mine = {key: row for key, row in sorted(traffic.items()) if key[0] == one.id}
+            operators[one.id] = {name: sum(row[name] for row in mine.values()) for name in NUMBERS[:3]}
+            if waiting := {str(key[1]): row["held"] for key, row in mine.items() if row["held"]}:
+                held[one.id] = waiting
+        lost = sum(row["lost"] for row in traffic.values())
+        repeated = traffic.get(TOTAL, {}).get("repeated", 0)
+        log = None if self.log is None else str(self.log)
+        return {"lost": lost, "repeated": repeated, "held": held, "operators": operators, "log": log}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _tell(self, event: Event) -> None:
         """Take an event of the fleet, on a lane of it."""
-        self._mail.put(event)
+        self._mail.put(partial(self._take, event))
         if not isinstance(event, Answered | Failed):
             self.news.append(event)
 
     def tell(self, command: Command) -> None:
-        """Let a command that was carried out have its effect on the fleet and on a transaction that is being carried."""
+        """Let a command have its effect on the fleet, and on a transaction that is being carried."""
         operator, number = command.operator or "", command.number or 0
         match command.name:
             case "Start":
@@ -277,13 +315,13 @@ class NetworkRun:
             case "Crash":
                 self.killed.add((operator, number))
                 self.fleet.kill(operator, number)
-        self._mail.put(command)
+        self._mail.put(partial(self._take, command))
 
     def pump(self) -> None:
         """Handle the events that wait, unless a transaction is being carried, which does so itself."""
         if self._carrying.acquire(blocking=False):
             try:
-                self._empty_mail(None)
+                self._empty_mail()
             finally:
                 self._carrying.release()
 

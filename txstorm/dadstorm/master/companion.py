@@ -11,12 +11,12 @@ from typing_extensions import override
 from txstorm.api.names import counted
 from txstorm.books.requests import Request
 from txstorm.coordinator.machine import Mode
-from txstorm.dadstorm.carrier import NUMBERS, TOTAL, TRAFFIC, Carried
 from txstorm.dadstorm.conditions import UNROUTED, Conditions, Replica
 from txstorm.dadstorm.configuration import Command, Configuration, parse_command
-from txstorm.dadstorm.fleet import Dead, Refused, Silent, Started, Woke
-from txstorm.dadstorm.network_run import NetworkRun, News, Resent
-from txstorm.dadstorm.run_log import RunLog
+from txstorm.dadstorm.master.carrier import NUMBERS, TRAFFIC, Carried
+from txstorm.dadstorm.master.network_run import NetworkRun, News, Resent
+from txstorm.dadstorm.master.run_log import RunLog
+from txstorm.dadstorm.processes.fleet import Dead, Refused, Silent, Started, Woke
 from txstorm.dadstorm.topology import kept
 from txstorm.errors import FencedError, InputError
 from txstorm.ledger.paths import CONDITIONS, NETWORK
@@ -54,6 +54,7 @@ class NetworkCompanion(Companion):
         if before is not None and before["commands"][: conditions.position] != now["commands"][: conditions.position]:
             conditions = Conditions.from_json({**conditions.to_json(), "position": 0})
         self._log = RunLog(options.log or session.data_dir / LOG, session.lanes)
+        self._run.log, self._run.replicas = self._log.path, self.replicas
         self._run.committed_txid = session.currtx - 1
         self._run.open(conditions, self._traffic(), session.lanes)
         self._store(conditions, {NETWORK: now} if before != now else {})
@@ -268,10 +269,10 @@ class NetworkCompanion(Companion):
             self._note("lost", key, f"{lost.item.id} is lost", id=lost.item.id, fields=fields, txid=txid)
         if self._configuration.logging == "full":
             for operator, rows in done.emitted.items():
-                for row in rows:
-                    self._log_tuple(operator, row.replica, row.id, row.fields, txid)
+                for id, replica, values in zip(rows.ids, rows.replicas, rows.fields, strict=True):
+                    self._log_tuple(operator, replica, id, values, txid)
 
-    def _log_tuple(self, operator: str, replica: int, id: str, fields: Sequence[str], txid: int) -> None:  # noqa: A002
+    def _log_tuple(self, operator: str, replica: int, id: str, fields: Sequence[str], txid: int) -> None:
         url = self._configuration.operator(operator).addresses[replica]
         text = f"tuple {url} {','.join(fields)}"
         self._note("tuple", (operator, replica), text, id=id, fields=list(fields), txid=txid)
@@ -313,13 +314,6 @@ def check_same(before: Mapping[str, Any] | None, now: Mapping[str, Any], data_di
             "back, or choose another --data-dir"
         )
         raise InputError(msg)
-
-
-def totals(traffic: Mapping[Replica, Mapping[str, int]]) -> dict[str, int]:
-    """Return how many tuples were lost, repeated and sent again in all."""
-    lost = sum(row["lost"] for row in traffic.values())
-    total = traffic.get(TOTAL, {})
-    return {"lost": lost, "repeated": total.get("repeated", 0), "resent": total.get("resent", 0)}
 
 
 def _name(key: Replica) -> str:
