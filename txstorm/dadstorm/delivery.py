@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from txstorm.dadstorm.conditions import FROZEN, NO_REPLICA, UNROUTED, Conditions, Replica
 from txstorm.dadstorm.configuration import AT_LEAST_ONCE, AT_MOST_ONCE, Operator, Semantics
 from txstorm.dadstorm.values import Fields
-
 
 Answers = Iterable[tuple[str, Sequence[Sequence[str]]]]
 """A piece of an answer: ids of tuples of a delivery, each with the tuples that came of it."""
@@ -69,11 +68,10 @@ class Lost(NamedTuple):
 
 @dataclass
 class Crew:
-    """Replicas that are dead, frozen or silent at present, whatever a transaction was planned with."""
+    """Replicas that are dead or frozen at present, whatever a transaction was planned with."""
 
     dead: set[Replica]
     frozen: set[Replica]
-    silent: set[Replica] = field(default_factory=set)
 
     @classmethod
     def of(cls, conditions: Conditions) -> Crew:
@@ -83,14 +81,12 @@ class Crew:
     def substitute(self, operator: Operator, replica: int) -> int | None:
         """Return the live replica that takes what `replica` did not answer; None: there is none.
 
-        It is the next one, cyclically; others are preferred to frozen ones, to silent ones, and to `replica` itself.
+        It is the next one, cyclically; `replica` itself only where all others are dead or frozen, and a frozen one only
+        where no other is live.
         """
-        following = ((replica + step) % operator.replicas for step in range(1, operator.replicas + 1))
+        following = [(replica + step) % operator.replicas for step in range(1, operator.replicas + 1)]
         live = [one for one in following if (operator.id, one) not in self.dead]
-        ranks = {
-            one: ((operator.id, one) in self.frozen, (operator.id, one) in self.silent, one == replica) for one in live
-        }
-        return min(live, key=ranks.__getitem__, default=None)
+        return min(live, key=lambda one: ((operator.id, one) in self.frozen, one == replica), default=None)
 
 
 @dataclass

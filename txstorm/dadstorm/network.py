@@ -84,7 +84,8 @@ class Outcome:
     Attributes:
         emitted: the tuples that each operator emitted, in order.
         held: held tuples to be added, each under its operator and replica; some have the age of a released one.
-        released: held tuples to be removed, as they were given to `begin`.
+        released: held tuples to be removed, as they were given to `begin`: of each operator and replica the oldest. One
+            that stays, though a younger one went, is in `held` as well.
         lost: tuples that were given up (at most once).
         repeated: ids of tuples of which a further answer counted, once for each such answer (at least once).
         resent: the number of deliveries that were sent again.
@@ -113,7 +114,6 @@ class Network:
         present: conditions at the start of the run.
         ack_timeout: seconds without an answer, besides the Interval of the operator, after which a delivery is overdue.
         buffer: deliveries that a replica has at most.
-        first: number of the first delivery.
     """
 
     def __init__(
@@ -122,13 +122,12 @@ class Network:
         present: Conditions,
         ack_timeout: float = 10.0,
         buffer: int = 10,
-        first: int = 1,
     ) -> None:
         self._configuration = configuration
         self._crew = Crew.of(present)
         self._ack_timeout = ack_timeout
         self._buffer = buffer
-        self._numbers = count(first).__next__
+        self._numbers = count(1).__next__
         self._transaction: _Transaction | None = None
         self._turn: Turn | None = None
         self.outcome: Outcome | None = None
@@ -171,7 +170,6 @@ class Network:
         """A replica is dead, or given up: its deliveries are broken, and answers that still come are dropped."""
         self._crew.dead.add((operator, replica))
         self._crew.frozen.discard((operator, replica))
-        self._crew.silent.discard((operator, replica))
         turn = self._turn_of(operator)
         return turn.dead(replica, now) + self._go_on(now) if turn else []
 
@@ -188,14 +186,6 @@ class Network:
     def started(self, operator: str, replica: int) -> None:
         """A replica that was dead lives again, made anew."""
         self._crew.dead.discard((operator, replica))
-
-    def silent(self, operator: str, replica: int) -> None:
-        """A replica does not answer pings: what is sent again goes to others, if there are any."""
-        self._crew.silent.add((operator, replica))
-
-    def woke(self, operator: str, replica: int) -> None:
-        """A silent replica answers again."""
-        self._crew.silent.discard((operator, replica))
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed: give up, or send again, what is overdue."""
@@ -354,16 +344,21 @@ class _Transaction:
         done: set[str] = set()
         if self._holding and turn.semantics != AT_LEAST_ONCE:
             done = turn.results.keys() | {one.item.id for one in turn.lost}
-        stay = set()
+        stay: dict[int, Held] = {}
         for at, (replica, reason) in sorted(self._holding.items()):
             item, before = self._items[at], self._released[at] if at < len(self._released) else None
             if item.id in done:
                 continue
             if turn.semantics != AT_LEAST_ONCE:
                 done.add(item.id)
-            if before is not None and before.replica == replica:
-                stay.add(at)
-                continue
             age = next(self._ages) if before is None else before.at
-            self.outcome.held.append(Held(turn.operator.id, replica, age, item, reason))
-        self.outcome.released += [one for at, one in enumerate(self._released) if at not in stay]
+            one = Held(turn.operator.id, replica, age, item, reason)
+            if before is not None and before.replica == replica:
+                stay[at] = one
+            else:
+                self.outcome.held.append(one)
+        last = {one.replica: one.at for at, one in enumerate(self._released) if at not in stay}
+        for at, one in enumerate(self._released):
+            if at not in stay or one.at < last.get(one.replica, 0):
+                self.outcome.released.append(one)
+                self.outcome.held += [stay[at]] if at in stay else []
