@@ -22,6 +22,7 @@ NOTEBOOKS = {
     "06_time_travel": "local spark-long",
     "07_performance": "local spark-long",
     "08_monoids_and_clocks": "local spark-long",
+    "09_three_semantics": "local",
 }
 """Notebook → the engines that it runs on here, `spark-long` in scripts/test-long only."""
 ON_SPARK = long_if(lambda name: "long" in NOTEBOOKS[name], [name for name, on in NOTEBOOKS.items() if "spark" in on])
