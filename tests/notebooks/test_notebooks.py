@@ -69,7 +69,7 @@ def run_notebook(name: str, tmp_path: Path, **environment: str) -> str:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", [name for name, engines in NOTEBOOKS.items() if "local " in engines])
+@pytest.mark.parametrize("name", [name for name, engines in NOTEBOOKS.items() if "local" in engines.split()])
 def test_a_notebook_runs_on_the_local_engine(name: str, tmp_path: Path):
     """U25: in that on joins, after a rewind to a time, what is read again is joined once."""
     run_notebook(name, tmp_path, PATH=os.path.dirname(os.__file__))  # no Java on the path
