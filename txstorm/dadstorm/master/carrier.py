@@ -172,7 +172,8 @@ class Carrier(BatchBolt, Committer):
 
     def _write(self, outcome: Outcome, traffic: Traffic, given: Sequence[Held]) -> Carried:
         context, before = self._context, {key: dict(row) for key, row in traffic.items()}
-        numbers: defaultdict[Replica, dict[str, int]] = defaultdict(lambda: dict.fromkeys(NUMBERS, 0), traffic)
+        zeros = dict.fromkeys(NUMBERS, 0)
+        numbers: defaultdict[Replica, dict[str, int]] = defaultdict(zeros.copy, traffic)
         for key, one in outcome.counts.items():
             for name in ("received", "processed", "emitted"):
                 numbers[key][name] += getattr(one, name)
@@ -184,7 +185,9 @@ class Carrier(BatchBolt, Committer):
             numbers[lost.operator, lost.replica]["lost"] += 1
         numbers[TOTAL]["repeated"] += len(outcome.repeated)
         numbers[TOTAL]["resent"] += outcome.resent
-        context.state(TRAFFIC.name).put_many({key: row for key, row in numbers.items() if row != before.get(key)})
+        context.state(TRAFFIC.name).put_many(
+            {key: row for key, row in numbers.items() if row != before.get(key, zeros)}
+        )
         self._write_held(outcome, given)
         for operator, step in self._steps.items():
             handle = context.state(_state(self.configuration.operator(operator)).name)

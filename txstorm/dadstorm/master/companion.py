@@ -39,7 +39,8 @@ class NetworkCompanion(Companion):
         self._site: CompanionSite | None = None
         self._log: RunLog | None = None
         self._wait_until = 0.0
-        self._numbers: dict[str, Any] = {}
+        self._last: list[dict[str, Any]] = []
+        """The replicas as they were when the run ended."""
 
     # -- what the driver calls ------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class NetworkCompanion(Companion):
     @override
     def status(self) -> Mapping[str, Any]:
         return {
-            "replicas": self.replicas() if self._run.is_open else [],
+            "replicas": self.replicas() if self._run.is_open else self._last,
             "position": self._run.conditions.position,
             "commands": len(self._configuration.commands),
         }
@@ -100,6 +101,8 @@ class NetworkCompanion(Companion):
     @override
     def close(self, error: BaseException | None) -> None:
         run = self._run
+        if run.is_open:
+            self._last = [{**one, "pid": None, "pending": 0} for one in self.replicas()]
         run.close()
         if self._log is not None:
             held = counted(sum(run.held.values()), "held tuple")
@@ -165,7 +168,7 @@ class NetworkCompanion(Companion):
         """Carry out the commands of the script whose turn has come, with one write."""
         run, commands = self._run, self._configuration.commands
         monotonic = self._opened.session.lanes.monotonic
-        conditions, done = run.conditions, list[tuple[Command, str | None]]()
+        conditions, done = run.conditions, list[tuple[Command, str | None, Conditions]]()
         while conditions.position < len(commands) and monotonic() >= self._wait_until:
             if run.options.step:
                 if not run.steps:
@@ -173,20 +176,20 @@ class NetworkCompanion(Companion):
                 run.steps -= 1
             command = commands[conditions.position]
             conditions, refused = conditions.step().apply(command)
-            done.append((command, refused))
+            done.append((command, refused, conditions))
             if command.name == "Wait":
                 self._wait_until = monotonic() + (command.number or 0) / 1000
         if done:
             self._store(conditions)
-            for command, refused in done:
-                self._carry_out(command, refused)
+            for one in done:
+                self._carry_out(*one)
         self._look_over()
 
     def _look_over(self) -> None:
         over = self._run.conditions.position >= len(self._configuration.commands)
         self._run.script_over = over and self._opened.session.lanes.monotonic() >= self._wait_until
 
-    def _carry_out(self, command: Command, refused: str | None) -> None:
+    def _carry_out(self, command: Command, refused: str | None, after: Conditions) -> None:
         if refused is not None:
             self._logged.write("refused", f"{command}: {refused}", operator=command.operator, reason=refused)
         else:
@@ -194,7 +197,7 @@ class NetworkCompanion(Companion):
             self._logged.write("command", str(command), operator=command.operator, replica=replica)
             self._run.tell(command)
         if command.name == "Status":
-            for one in self.replicas():
+            for one in self.replicas(after):
                 self._logged.write("status", f"{_name((one['operator'], one['replica']))}: {one['state']}", **one)
         self._logged.flush()
 
@@ -203,7 +206,7 @@ class NetworkCompanion(Companion):
         self._hear()
         conditions, refused = self._run.conditions.apply(command)
         if refused is not None:
-            self._carry_out(command, refused)
+            self._carry_out(command, refused, conditions)
             msg = f"{command} is refused: {refused}"
             raise InputError(msg)
 
@@ -211,7 +214,7 @@ class NetworkCompanion(Companion):
             if command.name == "Wait":
                 self._wait_until = self._opened.session.lanes.monotonic() + (command.number or 0) / 1000
             self._run.conditions = conditions
-            self._carry_out(command, None)
+            self._carry_out(command, None, conditions)
             self._look_over()
 
         result = {"command": str(command), **({"replicas": self.replicas()} if command.name == "Status" else {})}
@@ -219,22 +222,23 @@ class NetworkCompanion(Companion):
 
     # -- what is shown ------------------------------------------------------------------------------------------
 
-    def replicas(self) -> list[dict[str, Any]]:
-        """Return state and numbers of every replica, as a ``Status`` logs them."""
+    def replicas(self, conditions: Conditions | None = None) -> list[dict[str, Any]]:
+        """Return state and numbers of every replica, as a ``Status`` logs them; `conditions`: not the present ones."""
+        conditions = conditions or self._run.conditions
         return [
-            self._replica((one.id, replica), url)
+            self._replica((one.id, replica), url, conditions)
             for one in self._configuration.operators
             for replica, url in enumerate(one.addresses)
         ]
 
-    def _replica(self, key: Replica, url: str) -> dict[str, Any]:
+    def _replica(self, key: Replica, url: str, conditions: Conditions) -> dict[str, Any]:
         run, (operator, replica) = self._run, key
         numbers = run.traffic.get(key, {})
         return {
             "operator": operator,
             "replica": replica,
             "url": url,
-            "state": self._state(key),
+            "state": self._state(key, conditions),
             "received": numbers.get("received", 0),
             "processed": numbers.get("processed", 0),
             "emitted": numbers.get("emitted", 0),
@@ -243,8 +247,8 @@ class NetworkCompanion(Companion):
             "pid": run.fleet.pid(operator, replica),
         }
 
-    def _state(self, key: Replica) -> str:
-        conditions, state = self._run.conditions, self._run.fleet.state(*key)
+    def _state(self, key: Replica, conditions: Conditions) -> str:
+        state = self._run.fleet.state(*key)
         if key in conditions.dead:
             return "crashed"
         if state == "silent":
