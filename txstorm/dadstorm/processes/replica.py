@@ -22,7 +22,7 @@ from typing import Any
 from txstorm import faults
 from txstorm.dadstorm.configuration import Configuration, Operator
 from txstorm.dadstorm.operators import Work, failure, load_code
-from txstorm.dadstorm.processes.channel import Channel
+from txstorm.dadstorm.processes.channel import Channel, reason
 from txstorm.dadstorm.rep_info import RepInfo
 from txstorm.errors import InputError
 from txstorm.lanes import THREADS
@@ -99,7 +99,7 @@ def _address(info: RepInfo) -> socket.socket | None:
     try:
         bound.bind((host, info.port))
     except OSError as error:
-        msg = _WHY.get(error.errno or 0, error.strerror or str(error))
+        msg = _WHY.get(error.errno or 0, reason(error))
         raise InputError(msg) from None
     return bound
 
@@ -156,9 +156,11 @@ class _Replica:
             while True:
                 # User code that keeps the interpreter to itself stops this thread: the system then ends the process.
                 signal.setitimer(signal.ITIMER_PROF, 2 * self._ping)
-                if set(wait([self._channel, *ends])) & set(ends):  # type: ignore[list-item]
+                ready = wait([self._channel, *ends], self._ping / 2)  # type: ignore[list-item]
+                if set(ready) & set(ends):
                     return
-                self._take(*self._channel.receive())
+                if ready:
+                    self._take(*self._channel.receive())
         except EOFError:
             return
         finally:
