@@ -31,6 +31,8 @@ GIVEN_UP = 3
 """Exit code of a replica that has lost its service or master, or that they have given up."""
 PIECE = 0.1
 """Seconds of work after which results are sent, though the delivery goes on."""
+_CHUNK = 256
+"""Tuples at most between looks at the clock."""
 PASSED, DROPPED = 1, 0
 """Sent for the most frequent results: the tuple itself, and nothing."""
 
@@ -121,30 +123,36 @@ class _Replica:
             self._deliveries.pop(number, None)
 
     def _process(self, number: int, operator: Operator, work: Work, *, single: bool) -> None:
+        """Process a delivery in chunks, which grow while they are fast; a withdrawn one ends at the next chunk."""
         every = self._deliveries.get(number, [])
         results: list[Any] = []
-        first, misfits, sent = 0, work.misfits, THREADS.monotonic()
-        for index, listed in enumerate(every):
-            if number not in self._deliveries:
-                return
-            failed = ""
-            fields = tuple(listed)
-            try:
-                faults.point("replica.taken")
-                made = work(fields)
-                faults.point("replica.processed")
-            except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
-                failed = failure(operator, fields, error)
-            else:
-                results.append(DROPPED if not made else PASSED if len(made) == 1 and made[0] is fields else made)
-            due = failed or single or self._interval or THREADS.monotonic() - sent > PIECE
-            if results and (due or index + 1 == len(every)):
+        first = index = 0
+        size, misfits, sent = 1, work.misfits, THREADS.monotonic()
+        while index < len(every) and number in self._deliveries:
+            chunk = every[index : index + (1 if single or self._interval else size)]
+            begun, failed = THREADS.monotonic(), ""
+            for listed in chunk:
+                fields = tuple(listed)
+                try:
+                    if single:
+                        faults.point("replica.taken")
+                    made = work(fields)
+                    if single:
+                        faults.point("replica.processed")
+                except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
+                    failed = failure(operator, fields, error)
+                    break
+                results.append(DROPPED if not made else PASSED if made[0] is fields and len(made) == 1 else made)
+            index = first + len(results)
+            now = THREADS.monotonic()
+            size = min(2 * size, _CHUNK) if now - begun < PIECE / 10 else 1
+            if results and (failed or single or self._interval or now - sent > PIECE or index == len(every)):
                 self._channel.send("answer", number, first, results, work.misfits - misfits)
                 faults.point("replica.answered")
-                first, results, misfits, sent = index + 1, [], work.misfits, THREADS.monotonic()
+                first, results, misfits, sent = index, [], work.misfits, now
             if failed:
                 self._channel.send("failed", number, index, failed)
-                first = index + 1
+                first = index = index + 1
             if self._interval:
                 THREADS.sleep(self._interval / 1000)
 
