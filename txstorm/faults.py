@@ -154,8 +154,9 @@ def name_process(name: str) -> None:
 
 
 def is_armed(start: str) -> bool:
-    """Return whether a point whose name begins with `start` is armed in this process."""
-    return any(fault.point.startswith((start, "*")) and fault.process in ("", _process) for fault in _armed)
+    """Return whether passing points whose names begin with `start` has an effect in this process."""
+    here = (fault.point for fault in _armed if fault.process in ("", _process))
+    return bool(_trace) or any(point.startswith((start, "*")) for point in here)
 
 
 def watch(watcher: Callable[[str], None] | None) -> None:

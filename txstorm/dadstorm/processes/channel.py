@@ -18,6 +18,13 @@ _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 WrongKeyError = AuthenticationError
 
 
+def reason(error: Exception) -> str:
+    """Return why a connection failed, in the words of the system."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return getattr(error, "strerror", None) or str(error) or "it has ended the connection"
+
+
 class Channel:
     """One end of a connection. Any thread may send; one at a time receives.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from collections import deque
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from txstorm.dadstorm.processes.channel import Channel, WrongKeyError
+from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, reason
 from txstorm.dadstorm.processes.replica import DROPPED, PASSED
 from txstorm.dadstorm.processes.services import RemoteService, Service, Spawner, read_key
 from txstorm.dadstorm.rep_info import SERVICE_PORT, RepInfo, plan
@@ -197,6 +198,7 @@ class Fleet:
             raise
         host = "0.0.0.0" if self._services else "127.0.0.1"  # noqa: S104 - replicas elsewhere connect to it
         self._door = socket.create_server((host, 0), backlog=128)
+        atexit.register(self.close)  # a program may end without it, and would wait for frozen replicas
         self._lanes.start(partial(self._admit, self._door), "dadstorm-door")
         self._lanes.start(self._ping, "dadstorm-ping")
 
@@ -206,6 +208,7 @@ class Fleet:
             if self._closed.is_set():
                 return
             self._closed.set()
+            atexit.unregister(self.close)
             links = [link for link in self._starts.values() if link.state == "live"]
             for link in links:
                 self._send(link, "end")
@@ -239,8 +242,8 @@ class Fleet:
             msg = f"{place} has another key than this run; --key names the file that it has printed"
             raise InputError(msg) from None
         except (OSError, EOFError) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            msg = f"{place} does not answer ({why}); run `txstorm dadstorm pcs` there, or start this with --local"
+            advice = "run `txstorm dadstorm pcs` there, or start this with --local"
+            msg = f"{place} does not answer ({reason(error)}); {advice}"
             raise AwayError(msg) from None
         with self._lock:
             self._services[host] = service
@@ -509,8 +512,7 @@ def _host(info: RepInfo) -> str | None:
             return None
         found = {str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        msg = f"{_named(info)}: no machine is known by that name ({why})"
+        msg = f"{_named(info)}: no machine is known by that name ({reason(error)})"
         raise InputError(msg) from None
     for one in found:
         if one in ("127.0.0.1", "::1"):

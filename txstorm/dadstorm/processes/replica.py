@@ -22,7 +22,7 @@ from typing import Any
 from txstorm import faults
 from txstorm.dadstorm.configuration import Configuration, Operator
 from txstorm.dadstorm.operators import Work, failure, load_code
-from txstorm.dadstorm.processes.channel import Channel
+from txstorm.dadstorm.processes.channel import Channel, reason
 from txstorm.dadstorm.rep_info import RepInfo
 from txstorm.errors import InputError
 from txstorm.lanes import THREADS
@@ -31,6 +31,8 @@ GIVEN_UP = 3
 """Exit code of a replica that has lost its service or master, or that they have given up."""
 PIECE = 0.1
 """Seconds of work after which results are sent, though the delivery goes on."""
+_CHUNK = 256
+"""Tuples at most between looks at the clock."""
 PASSED, DROPPED = 1, 0
 """Sent for the most frequent results: the tuple itself, and nothing."""
 
@@ -99,7 +101,7 @@ def _address(info: RepInfo) -> socket.socket | None:
     try:
         bound.bind((host, info.port))
     except OSError as error:
-        msg = _WHY.get(error.errno or 0, error.strerror or str(error))
+        msg = _WHY.get(error.errno or 0, reason(error))
         raise InputError(msg) from None
     return bound
 
@@ -121,30 +123,36 @@ class _Replica:
             self._deliveries.pop(number, None)
 
     def _process(self, number: int, operator: Operator, work: Work, *, single: bool) -> None:
+        """Process a delivery in chunks, which grow while they are fast; a withdrawn one ends at the next chunk."""
         every = self._deliveries.get(number, [])
         results: list[Any] = []
-        first, misfits, sent = 0, work.misfits, THREADS.monotonic()
-        for index, listed in enumerate(every):
-            if number not in self._deliveries:
-                return
-            failed = ""
-            fields = tuple(listed)
-            try:
-                faults.point("replica.taken")
-                made = work(fields)
-                faults.point("replica.processed")
-            except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
-                failed = failure(operator, fields, error)
-            else:
-                results.append(DROPPED if not made else PASSED if len(made) == 1 and made[0] is fields else made)
-            due = failed or single or self._interval or THREADS.monotonic() - sent > PIECE
-            if results and (due or index + 1 == len(every)):
+        first = index = 0
+        size, misfits, sent = 1, work.misfits, THREADS.monotonic()
+        while index < len(every) and number in self._deliveries:
+            chunk = every[index : index + (1 if single or self._interval else size)]
+            begun, failed = THREADS.monotonic(), ""
+            for listed in chunk:
+                fields = tuple(listed)
+                try:
+                    if single:
+                        faults.point("replica.taken")
+                    made = work(fields)
+                    if single:
+                        faults.point("replica.processed")
+                except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
+                    failed = failure(operator, fields, error)
+                    break
+                results.append(DROPPED if not made else PASSED if made[0] is fields and len(made) == 1 else made)
+            index = first + len(results)
+            now = THREADS.monotonic()
+            size = min(2 * size, _CHUNK) if now - begun < PIECE / 10 else 1
+            if results and (failed or single or self._interval or now - sent > PIECE or index == len(every)):
                 self._channel.send("answer", number, first, results, work.misfits - misfits)
                 faults.point("replica.answered")
-                first, results, misfits, sent = index + 1, [], work.misfits, THREADS.monotonic()
+                first, results, misfits, sent = index, [], work.misfits, now
             if failed:
                 self._channel.send("failed", number, index, failed)
-                first = index + 1
+                first = index = index + 1
             if self._interval:
                 THREADS.sleep(self._interval / 1000)
 
@@ -156,9 +164,11 @@ class _Replica:
             while True:
                 # User code that keeps the interpreter to itself stops this thread: the system then ends the process.
                 signal.setitimer(signal.ITIMER_PROF, 2 * self._ping)
-                if set(wait([self._channel, *ends])) & set(ends):  # type: ignore[list-item]
+                ready = wait([self._channel, *ends], self._ping / 2)  # type: ignore[list-item]
+                if set(ready) & set(ends):
                     return
-                self._take(*self._channel.receive())
+                if ready:
+                    self._take(*self._channel.receive())
         except EOFError:
             return
         finally:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from txstorm.dadstorm.processes.channel import Channel, WrongKeyError
+from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, reason
 from txstorm.dadstorm.processes.replica import serve
 from txstorm.errors import InputError
 from txstorm.lanes import THREADS, Lanes, Task
@@ -199,7 +199,7 @@ class ProcessCreationService:
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
-            msg = f"cannot listen at {host}:{port}: {error.strerror or error}"
+            msg = f"cannot listen at {host}:{port}: {reason(error)}"
             raise InputError(msg) from None
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
@@ -259,7 +259,7 @@ def read_key(path: Path | None = None, *, create: bool = False) -> bytes:
         msg = f"there is no key file {path}: `txstorm dadstorm pcs` makes one; copy it to the other machines"
         raise InputError(msg) from None
     except OSError as error:
-        msg = f"key file {path}: {error.strerror or error}"
+        msg = f"key file {path}: {reason(error)}"
         raise InputError(msg) from None
     if mode & 0o077:
         msg = f"key file {path}: others may read it; run: chmod 600 {path}"
