@@ -182,6 +182,13 @@ def test_a_replica_that_is_killed_at_a_fault_point_has_answered_what_was_before(
         assert [answer.number for answer in one.answers(5)] == [12]
         monkeypatch.delenv("TXSTORM_FAULT")
         assert one.start(("A", 0))["A", 0] not in pids.values()
+        for _ in range(2):  # also while it starts
+            one.fleet.kill("A", 5)
+            one.fleet.start("A", 5)
+            assert one.next(Dead) == ("A", 5, -signal.SIGKILL)
+        one.fleet.deliver("A", 5, 13, tuples(5))  # waits until it is there
+        assert one.next(Started, "A", 5).pid != pids["A", 5]
+        assert [answer.number for answer in one.answers(5)] == [13]
 
 
 def test_a_frozen_replica_is_given_up_and_ends_with_3_when_it_wakes(tmp_path):

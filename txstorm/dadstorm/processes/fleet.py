@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -135,7 +136,6 @@ class _Link:
     code: int | None = None
     missed: int = 0
     """Pings since the last message of the replica."""
-    killed: bool = False
     sent: dict[int, list[Any]] = field(default_factory=dict)
     """Number of a delivery at the replica → its tuples, and how many are not answered."""
     waiting: deque[tuple[int, Sequence[tuple[str, Fields]]]] = field(default_factory=deque)
@@ -155,7 +155,7 @@ class Fleet:
 
     Args:
         configuration: the network.
-        tell: called with each event, on a lane of the fleet, which holds the fleet's lock: it must not wait or raise.
+        tell: called with each event, on any lane, which holds the fleet's lock: it must not wait or raise.
         settings: see `FleetSettings`.
         lanes: what the fleet's threads are.
     """
@@ -179,6 +179,8 @@ class Fleet:
         self._here = Spawner(self._ended, lanes)
         self._services: dict[str, RemoteService] = {}
         self._door: socket.socket | None = None
+        """Where replicas connect; None: the fleet is not open, or has been closed."""
+        self._port = 0
         self._closed = lanes.event()
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -197,18 +199,17 @@ class Fleet:
             self.close()
             raise
         host = "0.0.0.0" if self._services else "127.0.0.1"  # noqa: S104 - replicas elsewhere connect to it
-        self._door = socket.create_server((host, 0), backlog=128)
+        self._door = door = socket.create_server((host, 0), backlog=128)
+        self._port = door.getsockname()[1]
         atexit.register(self.close)  # a program may end without it, and would wait for frozen replicas
-        self._lanes.start(partial(self._admit, self._door), "dadstorm-door")
+        self._lanes.start(partial(self._admit, door), "dadstorm-door")
         self._lanes.start(self._ping, "dadstorm-ping")
 
     def close(self) -> None:
-        """End all replicas, also those given up, and wait until none is left; tells nothing more."""
+        """End all replicas, also those given up, and wait until none is left; tells nothing more; may be called again."""
         with self._lock:
-            if self._closed.is_set():
-                return
             self._closed.set()
-            atexit.unregister(self.close)
+            door, self._door = self._door, None
             links = [link for link in self._starts.values() if link.state == "live"]
             for link in links:
                 self._send(link, "end")
@@ -220,11 +221,12 @@ class Fleet:
         with self._lock:
             for link in self._links.values():
                 link.ends("dead")
-        if self._door is not None:
+        if door is not None:
             try:
-                socket.create_connection(("127.0.0.1", self._door.getsockname()[1]), _GRACE).close()  # wakes its lane
+                socket.create_connection(("127.0.0.1", self._port), _GRACE).close()  # wakes the lane at the door
             except OSError:
                 pass
+        atexit.unregister(self.close)
 
     def _service(self, info: RepInfo) -> Service:
         """Return the service that makes a replica, connected; raises as `open` does."""
@@ -276,12 +278,11 @@ class Fleet:
         except InputError as error:
             self._ended(link.number, None, str(error))
             return
-        assert self._door is not None, "the fleet is not open"
         told = {
             "info": link.info.to_json(),
             "allow": list(self._settings.allow),
             "host": "127.0.0.1",
-            "port": self._door.getsockname()[1],
+            "port": self._port,
             "key": self._key.hex(),
             "number": link.number,
             "interval": link.interval,
@@ -289,26 +290,26 @@ class Fleet:
             "bind": not self._settings.local and self._is_first(link.info),
         }
         with self._lock:
-            if link.state != "starting" or self._closed.is_set():
-                return
-            link.service = service
-            service.start(link.number, told)
+            if link.state == "starting" and not self._closed.is_set():
+                link.service = service
+                service.start(link.number, told)
+            else:
+                del self._starts[link.number]
 
     def _is_first(self, info: RepInfo) -> bool:
         """Return whether no replica before this one has its address."""
         return next(one for one in self._infos.values() if one.my_url == info.my_url) is info
 
     def kill(self, operator: str, replica: int) -> None:
-        """Kill a replica by SIGKILL; `Dead` follows. Without effect on one that is not there."""
+        """Kill a replica by SIGKILL, and tell that it is dead; without effect on one that is not there."""
         with self._lock:
             link = self._links.get((operator, replica))
             if link is None or link.state not in ("starting", "live"):
                 return
-            link.killed = True
-            if link.service is None:
-                self._ended(link.number, None, "")
-                return
-            link.service.kill(link.number)
+            if link.service is not None:
+                link.service.kill(link.number)
+            link.ends("dead")
+            self._tell(Dead(operator, replica, -signal.SIGKILL))
 
     def interval(self, operator: str, milliseconds: int) -> None:
         """Let the replicas of `operator` that are there sleep so long after each tuple."""
@@ -457,7 +458,7 @@ class Fleet:
             elif link.state == "starting" and link.channel is None:
                 link.ends("dead")
                 why = why or f"it ended with exit code {code} before it was connected"
-                self._tell(Dead(*name, code) if link.killed else Refused(*name, f"{_named(link.info)}: {why}"))
+                self._tell(Refused(*name, f"{_named(link.info)}: {why}"))
 
     def _ping(self) -> None:
         """Ping the replicas at intervals, and give up those that have not answered in time."""
