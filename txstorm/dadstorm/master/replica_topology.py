@@ -20,7 +20,7 @@ from txstorm.dadstorm.master.carrier import PLAN, Carrier
 from txstorm.dadstorm.master.companion import NetworkCompanion
 from txstorm.dadstorm.master.network_run import NetworkOptions, NetworkRun
 from txstorm.dadstorm.processes.fleet import FleetSettings
-from txstorm.dadstorm.source import FileParts, FilesSpout, Part, Rows
+from txstorm.dadstorm.source import FileParts, FilesSpout, Part, Room, Rows
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
@@ -109,17 +109,18 @@ class _Coordinator(SpoutCoordinator):
         read = lines is not None
         return {"txid": txid, "conditions": conditions.to_json(), "lines": lines if read else before, "read": read}
 
-    def _limits(self, rows: int, going: Mapping[tuple[str, int], int]) -> dict[Part, int]:
-        """Return how many lines each part of a started operator may give: those for which its replica has room."""
-        conditions, found = self._run.conditions, dict[Part, int]()
+    def _limits(self, rows: int, going: Mapping[tuple[str, int], int]) -> dict[Part, Room]:
+        """Return the room for each part of a started operator, which parts of one receiving replica share."""
+        conditions, found, rooms = self._run.conditions, dict[Part, Room](), dict[tuple[str, int], Room]()
         for part in self._files.parts:
             operator = self._configuration.operator(part.operator)
-            live, room = conditions.live(operator), conditions.room(part.operator)
             if part.operator not in conditions.started:
                 continue
-            replica = part.replica if part.replica in live or not live else live[0]
-            held = going.get((part.operator, replica), 0) + going.get((part.operator, UNROUTED), 0)
-            found[part] = rows if room is None else max(0, min(rows, room - held))
+            live, room = conditions.live(operator), conditions.room(part.operator)
+            receiver = (part.operator, part.replica if part.replica in live or not live else live[0])
+            held = going.get(receiver, 0) + going.get((part.operator, UNROUTED), 0)
+            left = rows if room is None else max(0, min(rows, room - held))
+            found[part] = rooms.setdefault(receiver, Room(left))
         return found
 
     def committed(self, metadata: Any) -> None:
