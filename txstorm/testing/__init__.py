@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from txstorm.testing.emissions import Emission
     from txstorm.testing.feed import FeedSpout
     from txstorm.testing.monoid_laws import check_monoid
+    from txstorm.testing.network_driver import NetworkTestDriver
     from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
     from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.stores.counting_store import CountingStore
@@ -53,6 +54,7 @@ _HOME = {
     "check_transactional_spout": "txstorm.testing.checks.spouts",
     "check_state": "txstorm.testing.checks.states",
     "check_state_provider": "txstorm.testing.checks.state_providers",
+    "NetworkTestDriver": "txstorm.testing.network_driver",
     "StatefulBoltExecutor": "txstorm.testing.stateful_bolt_executor",
     "StatefulWindowedBoltExecutor": "txstorm.testing.stateful_windowed_bolt_executor",
     "run_transcript": "txstorm.testing.transcript",
