@@ -206,7 +206,7 @@ class Fleet:
         self._lanes.start(self._ping, "dadstorm-ping")
 
     def close(self) -> None:
-        """End all replicas, also those given up, and wait until none is left; tells nothing more; may be called again."""
+        """End all replicas, also those given up; when it returns none is left, and nothing more is told. Repeatable."""
         with self._lock:
             self._closed.set()
             door, self._door = self._door, None
