@@ -309,10 +309,8 @@ class FileParts:
         status = (found.st_ino, found.st_size, found.st_mtime_ns)
         end = read.end
         if self._checked.get(f"{part}") != status:
-            if found.st_size < (read.stop or end):
-                raise changed(
-                    path, f"its part up to byte {read.stop or end} was planned, and it has {found.st_size} now"
-                )
+            if found.st_size < (stop := read.stop or end):
+                raise changed(path, f"it was divided up to byte {stop}, and has {found.st_size} now")
             check_seen(path, read.seen, found.st_size)
             if read.stop is None and end and found.st_size > end:
                 end = after_line(path, end)

@@ -133,7 +133,7 @@ def test_a_planned_line_that_changed_is_not_emitted(tmp_path):
     reader = bench(tmp_path, 1)
     reader.plan(1)
     path.write_bytes(b"% no\na\nX\n")
-    with pytest.raises(SpoutError, match="in.data has changed: lines 1 to 3 are other ones than were planned"):
+    with pytest.raises(SpoutError, match=r"in.data has changed: lines 1 to 3 are other ones than were planned"):
         reader.emit(1)
 
 
@@ -171,7 +171,7 @@ def test_refusals(tmp_path):
     reader.rows(1)
     other = bench(tmp_path, 2)
     other.documents = reader.documents
-    with pytest.raises(SpoutError, match="operator OP1 reads in.data with another number of replicas than before"):
+    with pytest.raises(SpoutError, match=r"operator OP1 reads in.data with another number of replicas than before"):
         other.plan(2)
     reader.documents[1]["meta"]["v"] = 2
     with pytest.raises(SpoutError, match="metadata of format 2, this txstorm knows 1"):
