@@ -87,7 +87,7 @@ class Outcome:
         released: held tuples to be removed, as they were given to `begin`: of each operator and replica the oldest. One
             that stays, though a younger one went, is in `held` as well.
         lost: tuples that were given up (at most once).
-        repeated: ids of tuples of which a further answer counted, once for each such answer (at least once).
+        repeated: operator and id of tuples of which a further answer counted, once for each (at least once).
         resent: the number of deliveries that were sent again.
         misfits: number of tuples of each operator that lacked the field of its ``hashing``.
         counts: by replica.
@@ -97,7 +97,7 @@ class Outcome:
     held: list[Held] = field(default_factory=list)
     released: list[Held] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
+    repeated: list[tuple[str, str]] = field(default_factory=list)
     resent: int = 0
     misfits: Counter[str] = field(default_factory=Counter)
     counts: dict[Replica, Counts] = field(default_factory=dict)
@@ -308,7 +308,7 @@ class _Transaction:
         operator, outcome = turn.operator, self.outcome
         outcome.lost += turn.lost
         outcome.resent += turn.resent
-        outcome.repeated += [id for id, more in turn.further.items() for _ in more]
+        outcome.repeated += [(operator.id, id) for id, more in turn.further.items() for _ in more]
         for replica in turn.received.keys() | turn.processed.keys():
             counts = outcome.counts.setdefault((operator.id, replica), Counts())
             counts.received, counts.processed = turn.received[replica], turn.processed[replica]
