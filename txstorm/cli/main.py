@@ -113,9 +113,8 @@ snapshots.hailstorm_app.command("run_sample")(samples.run_sample)
 snapshots.hailstorm_app.command("run_sample_emitter")(samples.run_sample_emitter)
 app.add_typer(snapshots.hailstorm_app, name="hailstorm")
 language.dadstorm_app.command("run", epilog=dadstorm_run.RUN_NETWORK_EPILOG)(dadstorm_run.run_network)
-for _beside in (beside.command, beside.status, beside.output, beside.log):
+for _beside in (beside.command, beside.status, beside.output, beside.log, pcs.pcs):
     language.dadstorm_app.command()(_beside)
-language.dadstorm_app.command("pcs")(pcs.pcs)
 app.add_typer(language.dadstorm_app, name="dadstorm")
 app.command("simulate")(simulate.simulate)
 app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)

@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from txstorm.api.names import counted
+from txstorm.books.books import Books
 from txstorm.books.requests import Request
 from txstorm.coordinator.machine import Mode
 from txstorm.dadstorm.conditions import UNROUTED, Conditions, Replica
@@ -45,19 +46,22 @@ class NetworkCompanion(Companion):
     # -- what the driver calls ------------------------------------------------------------------------------------
 
     @override
+    def check(self, books: Books, data_dir: Path) -> None:
+        check_same(books.front_end(NETWORK), network_json(self._configuration), data_dir)
+
+    @override
     def open(self, site: CompanionSite) -> None:
         self._site, session = site, site.session
         books, options = session.books, self._run.options
         now, before = network_json(self._configuration), books.front_end(NETWORK)
-        check_same(before, now, session.data_dir)
         stored = books.front_end(CONDITIONS)
         conditions = Conditions() if stored is None else Conditions.from_json(stored["conditions"])
         if before is not None and before["commands"][: conditions.position] != now["commands"][: conditions.position]:
             conditions = Conditions.from_json({**conditions.to_json(), "position": 0})
         self._log = RunLog(options.log or session.data_dir / LOG, session.lanes)
-        self._run.log, self._run.replicas = self._log.path, self.replicas
         self._run.committed_txid = session.currtx - 1
         self._run.open(conditions, self._traffic(), session.lanes)
+        self._run.log, self._run.replicas = self._log.path, self.replicas
         self._store(conditions, {NETWORK: now} if before != now else {})
         if self._configuration.logging == "full":
             self._log_again(self._log.last_txid())

@@ -91,7 +91,7 @@ class _Coordinator(SpoutCoordinator):
     def __init__(self, configuration: Configuration, run: NetworkRun, files: FileParts) -> None:
         self._configuration, self._run, self._files = configuration, run, files
         self._idle: Any = None
-        """The conditions with which there was nothing to do when the source was asked last."""
+        """Conditions and committed txid when the source was asked last, if there was nothing to do."""
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
         run, conditions = self._run, self._run.conditions
@@ -104,7 +104,7 @@ class _Coordinator(SpoutCoordinator):
         may_read = rows and self._files.parts
         lines = self._files.plan(txid, before, rows, self._limits(rows, going)) if may_read else None
         if lines is None and not going:
-            self._idle = conditions
+            self._idle = conditions, run.committed_txid
             return NOT_READY
         read = lines is not None
         return {"txid": txid, "conditions": conditions.to_json(), "lines": lines if read else before, "read": read}
@@ -132,8 +132,7 @@ class _Coordinator(SpoutCoordinator):
     def reached(self, metadata: Any, mark: Any) -> bool:
         """Return whether the script is over, and nothing moves: the run then ends, unless it stays."""
         run, last = self._run, 0 if metadata is None else metadata["txid"]
-        is_settled = run.committed_txid == last and not run.news
-        return run.script_over and is_settled and self._idle is not None and self._idle == run.conditions
+        return run.script_over and not run.news and self._idle == (run.conditions, last) and run.committed_txid == last
 
 
 class _Emitter(Emitter):
@@ -141,6 +140,6 @@ class _Emitter(Emitter):
         self._lines = lines
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        collector.emit(json.dumps(metadata["conditions"]), stream=PLAN)
+        collector.emit(json.dumps(metadata["conditions"], sort_keys=True), stream=PLAN)
         if metadata["read"]:
             self._lines.emit_batch(attempt, metadata["lines"], collector)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, reason
-from txstorm.dadstorm.processes.replica import DROPPED, PASSED
+from txstorm.dadstorm.processes.replica import DROPPED, PASSED, address
 from txstorm.dadstorm.processes.services import RemoteService, Service, Spawner, read_key
 from txstorm.dadstorm.rep_info import SERVICE_PORT, RepInfo, plan
 from txstorm.errors import AwayError, InputError
@@ -189,12 +189,13 @@ class Fleet:
         """Connect to the process creation services that addresses name; starts no replica.
 
         Raises:
-            InputError: an address, with its operator, is of no machine, or the key is wrong.
+            InputError: an address, with its operator, is of no machine, or of another program; or the key is wrong.
             AwayError: no service answers where an address needs one.
         """
         try:
             for info in self._infos.values():
-                self._service(info)
+                if self._service(info) is self._here and not self._settings.local:
+                    _check(info)
         except InputError:
             self.close()
             raise
@@ -287,7 +288,7 @@ class Fleet:
             "number": link.number,
             "interval": link.interval,
             "ping": self._settings.ping,
-            "bind": not self._settings.local and self._is_first(link.info),
+            "bind": not self._settings.local,
         }
         with self._lock:
             if link.state == "starting" and not self._closed.is_set():
@@ -295,10 +296,6 @@ class Fleet:
                 service.start(link.number, told)
             else:
                 del self._starts[link.number]
-
-    def _is_first(self, info: RepInfo) -> bool:
-        """Return whether no replica before this one has its address."""
-        return next(one for one in self._infos.values() if one.my_url == info.my_url) is info
 
     def kill(self, operator: str, replica: int) -> None:
         """Kill a replica by SIGKILL, and tell that it is dead; without effect on one that is not there."""
@@ -497,6 +494,17 @@ def _result(item: tuple[str, Fields], made: Any) -> tuple[str, list[Fields]]:
 
 def _named(info: RepInfo) -> str:
     return f"operator {info.operator_id}, replica {info.replica}, address {info.my_url}"
+
+
+def _check(info: RepInfo) -> None:
+    """Raise `InputError` if a replica on this machine cannot have its address."""
+    try:
+        bound = address(info)
+    except InputError as error:
+        msg = f"{_named(info)}: {error}"
+        raise InputError(msg) from None
+    if bound is not None:
+        bound.close()
 
 
 def _host(info: RepInfo) -> str | None:

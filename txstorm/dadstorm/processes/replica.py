@@ -38,7 +38,7 @@ PASSED, DROPPED = 1, 0
 
 
 _WHY = {
-    errno.EADDRINUSE: "another process has this address; end it, or start the run with --local",
+    errno.EADDRINUSE: "another program has this address; end it, or start the run with --local",
     errno.EADDRNOTAVAIL: "the service that should start it runs on a machine without this address",
 }
 
@@ -62,7 +62,7 @@ def serve(told: str) -> None:
         sys.exit(GIVEN_UP)
     replica = _Replica(channel, document["interval"], document["ping"])
     try:
-        held = _address(info) if document["bind"] else None  # noqa: F841 - held while the process lives
+        held = address(info) if document["bind"] else None  # noqa: F841 - held while the process lives
         work = load_code(_operator(info), _configuration(info), document["allow"])
     except InputError as error:
         channel.send("refused", str(error))
@@ -90,19 +90,26 @@ def _configuration(info: RepInfo) -> Configuration:
     return Configuration(info.semantics, info.logging_lvl, (), (), directory=Path(info.directory))  # type: ignore[arg-type]
 
 
-def _address(info: RepInfo) -> socket.socket | None:
-    """Bind the port of the replica's address, which nothing is sent to, so that it is known to be its own."""
+def address(info: RepInfo) -> socket.socket | None:
+    """Bind the port of a replica's address, to which nothing is sent; None: it has none.
+
+    It is shared with other replicas of this user: those of another run, or of a master that is frozen.
+
+    Raises:
+        InputError: another program has it, or another machine.
+    """
     from urllib.parse import urlsplit
 
     host = urlsplit(info.my_url).hostname
     if not info.port or not host:
         return None
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bound.bind((host, info.port))
     except OSError as error:
-        msg = _WHY.get(error.errno or 0, reason(error))
-        raise InputError(msg) from None
+        bound.close()
+        raise InputError(_WHY.get(error.errno or 0, reason(error))) from None
     return bound
 
 

@@ -100,7 +100,6 @@ def run_network(
 
     options = _options(own, allow=tuple(allow or ()), local=local, key=key, log=log, step=step, stay=stay)
     topology, run = replica_topology(configuration, options, id)
-    _check_recorded(configuration, topology.id, data_dir)
     if step:
         _step_by_enter(run, console)
     made = f"txstorm.dadstorm.master.replica_topology:replicas({file!r}, {tuple(allow or ())!r}, {id!r})"
@@ -138,20 +137,6 @@ def _options(
     network = {name: own[name] for name in ("ack_timeout", "max_batch_rows") if name in own}
     settings = FleetSettings(**fleet, allow=allow, local=local, key=None if key is None else Path(key))
     return NetworkOptions(**network, fleet=settings, log=None if log is None else Path(log), **flags)
-
-
-def _check_recorded(configuration: Configuration, id: str, data_dir: str | None) -> None:
-    """Raise `InputError` if the directory is that of another network: before tables are compared, which says less."""
-    from txstorm.books.data_directory import default_directory
-    from txstorm.dadstorm.master.companion import check_same, network_json
-    from txstorm.errors import TxstormError
-    from txstorm.ledger.paths import NETWORK
-    from txstorm.operations.savepoints import opened_books
-
-    directory, before = Path(data_dir or default_directory(id)), None
-    with suppress(TxstormError), opened_books(directory, read_only=True) as (_, books):
-        before = books.front_end(NETWORK)
-    check_same(before, network_json(configuration), directory)
 
 
 def _step_by_enter(run: NetworkRun, console: Any) -> None:
