@@ -28,6 +28,7 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.clocks import Clock, natural
 from txstorm.errors import InputError, SpoutError
+from txstorm.hailstorm.conversion import ConvertingCollector
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES
 
@@ -368,12 +369,26 @@ class _LineEmitter(Emitter):
             if (path := self._source.paths.get(name)) is None:
                 msg = f"file source: partition {name!r} was planned, and no file has its name; name it again"
                 raise SpoutError(msg)
-            read = read_lines(path, lines.at or 0, lines.count, cyclic=self._source.cyclic)
-            if _digest(b"".join(read)) != lines.digest:
-                raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
+            records = self._records(path, lines)
             collector.partition(number)
             collector.origin(_origin(name, lines.first))
-            collector.emit_batch(pa.record_batch([pa.array(map(without_end, read), pa.binary())], [VALUE]))
+            if isinstance(collector, ConvertingCollector):
+                collector.emit_records(records)
+            else:
+                collector.emit_batch(pa.record_batch([pa.array(records, pa.binary())], [VALUE]))
+
+    def _records(self, path: str, lines: _Lines) -> list[bytes]:
+        """Return the planned lines without their ends; raise `SpoutError` if they are other ones now."""
+        at = lines.at or 0
+        if self._source.cyclic:
+            read = read_lines(path, at, lines.count, cyclic=True)
+            data, records = b"".join(read), list(map(without_end, read))
+        else:
+            data = _read(path, at, at if lines.end is None else lines.end)
+            records = split_lines(data)
+        if _digest(data) != lines.digest:
+            raise _changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
+        return records
 
 
 def _origin(partition: str, first: int) -> Any:
@@ -397,6 +412,14 @@ def read_lines(path: str, at: int, count: int, *, cyclic: bool = False) -> list[
 def without_end(line: bytes) -> bytes:
     r"""Return a line without ``\n`` or ``\r\n``."""
     return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
+
+
+def split_lines(data: bytes) -> list[bytes]:
+    r"""Return the lines of `data` without ``\n`` or ``\r\n``; the last one need not have an end."""
+    *records, last = data.split(b"\n")
+    if b"\r" in data:
+        records = [record.removesuffix(b"\r") for record in records]
+    return [*records, last] if last else records
 
 
 @contextmanager
