@@ -198,11 +198,16 @@ def _at_least_once(paths: list[Path], rows: int, txids: int) -> float:
 
 
 def _exactly_once(paths: list[Path], rows: int, txids: int) -> float:
-    watch = Watch()
+    ends: list[float] = []  # of this process, which does all the work: a walk through /proc costs 10 ms a transaction
     with tempfile.TemporaryDirectory(prefix="txstorm-bench-") as place:
         topology, data = make(paths, max_batch_rows=rows), Path(place) / "data"
-        run(topology, engine="local", data_dir=data, until_txid=txids, listeners=(watch,)).awaitTermination()
-    return watch.spent().cpu
+        listener = partial(_process_time, ends)
+        run(topology, engine="local", data_dir=data, until_txid=txids, listeners=(listener,)).awaitTermination()
+    return (ends[-1] - ends[0]) / (len(ends) - 1)
+
+
+def _process_time(ends: list[float], progress: Any) -> None:
+    ends.append(time.process_time())
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Line]]] = {

@@ -3,6 +3,8 @@
 A tuple travels as a list of fields, in the column ``fields``; beside it go the values by which receivers hash it, in
 ``f1``, ``f2`` and so on. Tuples of files and topics have the column ``to`` instead, whose key group is that of their
 replica.
+
+It is one module, as bolts, sources and groupings must agree on these columns.
 """
 
 from __future__ import annotations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +19,11 @@ from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.errors import LEAVE_OUT, SpoutError
 
 Convert = Callable[[Any], Any]
-_PLAIN = {int, float, str, bytes}
+_PLAIN = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+"""Types of values that become columns; an int beyond 64 bits does not, and is emitted as it is."""
+
+_AT_ONCE = 1024
+"""Number of records converted at once: so many tuples stay in the processor's cache, and Python reuses their memory."""
 
 
 class ConvertedSpout(TransactionalSpout):
@@ -88,7 +94,7 @@ class _ConvertingEmitter(Emitter):
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         if self._convert is not None:
-            converting = _ConvertingCollector(collector, self._convert, self._fields, f"{self._where}, {attempt}")
+            converting = ConvertingCollector(collector, self._convert, self._fields, f"{self._where}, {attempt}")
             self.inner.emit_batch(attempt, metadata, cast("Collector", converting))
         else:
             self.inner.emit_batch(attempt, metadata, collector)
@@ -100,7 +106,7 @@ class _ConvertingEmitter(Emitter):
         self.inner.close()
 
 
-class _ConvertingCollector:
+class ConvertingCollector:
     """Collector that converts each record; one for which the function raises is refused."""
 
     def __init__(self, inner: Any, convert: Convert, fields: tuple[str, ...], where: str) -> None:
@@ -110,7 +116,7 @@ class _ConvertingCollector:
         self._where = where
         self._place: Callable[[int], dict[str, Any]] = lambda number: {}
         self._records = 0
-        self._rows: list[int] = []
+        self._rows = array("q")
         self.digest, self.partition, self.note, self.refuse = (
             inner.digest, inner.partition, inner.note, inner.refuse,
         )  # fmt: skip
@@ -118,7 +124,7 @@ class _ConvertingCollector:
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
         """See `Collector`; tuples are at the place of their record."""
-        self._place, self._records, self._rows = place, 0, []
+        self._place, self._records, self._rows = place, 0, array("q")
         rows = self._rows
         self.inner.origin(lambda number: place(rows[number]))
 
@@ -137,9 +143,12 @@ class _ConvertingCollector:
 
     def emit_batch(self, batch: Any) -> None:
         """Emit the tuples of the records of an Arrow batch."""
-        records = batch.column(0).to_pylist()
+        self.emit_records(batch.column(0).to_pylist())
+
+    def emit_records(self, records: list[Any]) -> None:
+        """Emit the tuples of the records."""
         try:
-            columns = _columns(list(map(self._convert, records)), self._fields)
+            columns = _columns(self._convert, records, len(self._fields))
         except Exception:  # noqa: BLE001 - user code; below it is called again for each record, and the bad one named
             columns = None
         if columns is None:
@@ -147,9 +156,9 @@ class _ConvertingCollector:
                 self.emit(record)
             return
         rows, made = columns
-        self._rows += (rows + self._records).tolist()
+        self._rows.frombytes((rows + self._records).tobytes())
         self._records += len(records)
-        self.inner.emit_batch(made)
+        self.inner.emit_batch(pa.record_batch(made, [*self._fields]))
 
     def _refuse(self, record: Any, number: int, error: Exception) -> None:
         place = self._place(number)
@@ -176,20 +185,28 @@ def _tuples(made: Any, fields: int) -> Iterator[tuple[Any, ...]]:
         yield row
 
 
-def _columns(made: list[Any], fields: Sequence[str]) -> tuple[Any, pa.RecordBatch] | None:
-    """Return what a convert function has made of records as columns, with the record of each row.
+def _columns(convert: Convert, records: list[Any], fields: int) -> tuple[Any, list[pa.Array]] | None:
+    """Return the tuples of records as columns, with the record of each row; errors of `convert` are raised.
 
     None unless it is one tuple, or none, of each record, with values of one plain type in each column.
     """
-    kept = made
-    numbers = np.arange(len(made))
-    if None in made:
-        numbers = np.array([number for number, one in enumerate(made) if one is not None], np.int64)
-        kept = [one for one in made if one is not None]
-    if not kept or set(map(type, kept)) != {tuple} or set(map(len, kept)) != {len(fields)}:
+    numbers: list[Any] = []
+    columns: list[list[Any]] = [[] for _ in range(fields)]
+    for start in range(0, len(records), _AT_ONCE):
+        made = list(map(convert, records[start : start + _AT_ONCE]))
+        kinds = set(map(type, made))
+        if type(None) in kinds:
+            numbers.append(start + np.flatnonzero([one is not None for one in made]))
+            made = [one for one in made if one is not None]
+            kinds.remove(type(None))
+        else:
+            numbers.append(np.arange(start, start + len(made)))
+        if kinds - {tuple} or set(map(len, made)) - {fields}:
+            return None
+        for place, column in enumerate(columns):
+            column += map(itemgetter(place), made)
+    types = [set(map(type, column)) for column in columns]
+    arrow = [_PLAIN.get(*kinds) if len(kinds) == 1 else None for kinds in types]
+    if not numbers or None in arrow:
         return None
-    columns = list(zip(*kept, strict=True))
-    kinds = [set(map(type, column)) for column in columns]
-    if any(len(kind) != 1 or not kind <= _PLAIN for kind in kinds):
-        return None
-    return numbers, pa.record_batch([pa.array(column) for column in columns], [*fields])
+    return np.concatenate(numbers), [pa.array(column, kind) for column, kind in zip(columns, arrow, strict=True)]

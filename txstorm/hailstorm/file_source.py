@@ -25,6 +25,7 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.clocks import Clock, natural
 from txstorm.errors import InputError, SpoutError
+from txstorm.hailstorm.conversion import ConvertingCollector
 from txstorm.spouts.files.listing import Paths, absolute, unreadable
 from txstorm.spouts.files.text_lines import (
     LineIndex,
@@ -37,6 +38,7 @@ from txstorm.spouts.files.text_lines import (
     read_range,
     share_out,
     size_of,
+    split_lines,
     without_end,
 )
 
@@ -327,12 +329,26 @@ class _LineEmitter(Emitter):
             if (path := self._source.paths.get(name)) is None:
                 msg = f"file source: partition {name!r} was planned, and no file has its name; name it again"
                 raise SpoutError(msg)
-            read = read_lines(path, lines.at or 0, lines.count, cyclic=self._source.cyclic)
-            if digest_of(b"".join(read)) != lines.digest:
-                raise changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
+            records = self._records(path, lines)
             collector.partition(number)
             collector.origin(_origin(name, lines.first))
-            collector.emit_batch(pa.record_batch([pa.array(map(without_end, read), pa.binary())], [VALUE]))
+            if isinstance(collector, ConvertingCollector):
+                collector.emit_records(records)
+            else:
+                collector.emit_batch(pa.record_batch([pa.array(records, pa.binary())], [VALUE]))
+
+    def _records(self, path: str, lines: _Lines) -> list[bytes]:
+        """Return the planned lines without their ends; raise `SpoutError` if they are other ones now."""
+        at = lines.at or 0
+        if self._source.cyclic:
+            read = read_lines(path, at, lines.count, cyclic=True)
+            data, records = b"".join(read), list(map(without_end, read))
+        else:
+            data = read_range(path, at, at if lines.end is None else lines.end)
+            records = split_lines(data)
+        if digest_of(data) != lines.digest:
+            raise changed(path, f"lines {lines.first} to {lines.next - 1} are other ones than were planned")
+        return records
 
 
 def _origin(partition: str, first: int) -> Any:

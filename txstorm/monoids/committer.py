@@ -279,13 +279,17 @@ class TuplesCommitter(MonoidCommitter):
         bolt, monoid = self.plan.bolt, self.plan.monoid
         self._take_over()
         self._check_laws([state for _, state, _ in self._tuples])
-        states = self._old(dict.fromkeys(key for key, _, _ in self._tuples))
-        last: dict[Any, Tuple] = {}
-        for key, state, row in self._tuples:
-            states[key] = monoid.merge(states.get(key, monoid.empty()), state)
-            last[key] = row
-            if bolt.emit == "tuple":
+        last = {key: row for key, _, row in self._tuples}
+        states = self._old(last)
+        if bolt.emit == "tuple":
+            for key, state, row in self._tuples:
+                states[key] = monoid.merge(states.get(key, monoid.empty()), state)
                 self._emit_one(key, row, states[key])
+        else:
+            parts: dict[Any, list[Any]] = {key: [states[key]] if key in states else [] for key in last}
+            for key, state, _ in self._tuples:
+                parts[key].append(state)
+            states = {key: monoid.merge_all(found) for key, found in parts.items()}
         values = self._put(states)
         if bolt.emit == "batch" and bolt.transforms is None:
             self._emit_states(values)

@@ -53,6 +53,10 @@ class Monoid:
         """Return the state of many tuples, each given as for `of`; override it where that is faster than merging."""
         return reduce(self.merge, (self.of(*row) for row in rows), self.empty())
 
+    def merge_all(self, states: Sequence[Any]) -> Any:
+        """Return the state of the tuples of all `states`; override it where that is faster than merging two by two."""
+        return reduce(self.merge, states, self.empty())
+
     def dump(self, state: Any) -> Any:
         """Return the form in which a state is stored and emitted: a value of `column`, or JSON."""
         return state
@@ -110,6 +114,11 @@ def _laws(monoid: Monoid, states: Sequence[Any]) -> Iterator[tuple[str, tuple[An
         yield "merge(a, b) = merge(b, a)", (a, b), (merge(a, b), merge(b, a))
     for a, b, c in combinations(states, 3):
         yield "merge(merge(a, b), c) = merge(a, merge(b, c))", (a, b, c), (merge(merge(a, b), c), merge(a, merge(b, c)))
+        yield (
+            "merge_all([a, b, c]) = merge(merge(a, b), c)",
+            (a, b, c),
+            (monoid.merge_all([a, b, c]), merge(merge(a, b), c)),
+        )
 
 
 class _Number(Monoid):
@@ -321,9 +330,13 @@ class TopN(Monoid):
 
     def fold(self, rows: Iterable[tuple[Any, ...]]) -> dict[Any, int]:
         """Return the first `n` keys of many counts."""
+        return self.merge_all([self.of(*row) for row in rows])
+
+    def merge_all(self, states: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+        """Return the first `n` keys of all: what a merge would cut off cannot be among them."""
         found: dict[Any, int] = {}
-        for row in rows:
-            for key, count in self.of(*row).items():
+        for state in states:
+            for key, count in state.items():
                 if found.get(key, count) <= count:
                     found[key] = count
         return self._cut(found)
@@ -337,9 +350,11 @@ class TopN(Monoid):
         return {one["key"]: one["count"] for one in stored}
 
     def _cut(self, counts: Mapping[Any, int]) -> dict[Any, int]:
-        return dict(sorted(counts.items(), key=lambda one: (-one[1], *_rank(one[0])))[: self.n])
+        ordered = sorted(counts, key=None if set(map(type, counts)) <= {str} else _rank)
+        ordered.sort(key=counts.__getitem__, reverse=True)  # stable: equal counts stay in the order of their keys
+        return {key: counts[key] for key in ordered[: self.n]}
 
 
-def _rank(key: Any) -> tuple[Any, ...]:
+def _rank(key: Any) -> Any:
     """Return what keys of one type are sorted by; keys of a type without an order are sorted by their texts."""
-    return (key,) if isinstance(key, str | int | float | bytes | Decimal) else (any_text(key),)
+    return key if isinstance(key, str | int | float | bytes | Decimal) else any_text(key)

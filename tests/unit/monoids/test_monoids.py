@@ -85,9 +85,15 @@ class Loses(SetUnion):
         return self.of(*stored[1:])
 
 
+class ForgetsFirst(SetUnion):
+    def merge_all(self, states):
+        return super().merge_all(states[1:])
+
+
 @pytest.mark.parametrize(
     ("monoid", "values", "message"),
     [
+        (ForgetsFirst(), NUMBERS, r"merge_all\(\[a, b, c\]\) = merge\(merge\(a, b\), c\) does not hold"),
         (LastWins(), NUMBERS, r"LastWins: merge\(a, b\) = merge\(b, a\) does not hold for a = 0, b = 1: 1 and 0"),
         (Minus(), NUMBERS, r"merge\(empty\(\), a\) = a does not hold for a = -?1:"),
         (Appends(), st.tuples(st.lists(NUMBERS)), "changes its arguments"),

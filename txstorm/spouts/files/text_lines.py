@@ -99,6 +99,14 @@ def without_end(line: bytes) -> bytes:
     return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
+def split_lines(data: bytes) -> list[bytes]:
+    r"""Return the lines of `data` without ``\n`` or ``\r\n``; the last one need not have an end."""
+    *records, last = data.split(b"\n")
+    if b"\r" in data:
+        records = [record.removesuffix(b"\r") for record in records]
+    return [*records, last] if last else records
+
+
 @contextmanager
 def opened(path: str) -> Iterator[Any]:
     """Open a file to read its bytes; raise `SpoutError` if it is none, or cannot be read."""
