@@ -34,7 +34,7 @@ NUMBERS = [str(number) for number in range(1, 101)]
 def until(condition: Callable[[], Any]) -> Any:
     end = time.monotonic() + 120
     while True:
-        with suppress(TxstormError, TypeError):  # no status yet
+        with suppress(TxstormError, KeyError, TypeError):  # no status yet
             if found := condition():
                 return found
         assert time.monotonic() < end

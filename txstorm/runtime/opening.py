@@ -223,13 +223,13 @@ def open_session(
         companion.check(books, data_dir)
         running = rebalanced_before(topology, books.parallelism())
         store, identity = _lead(start, running, books, writer)
-        place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         _empty_spill(data_dir / "spill", books)
         if running is not topology:
             program = program.with_plan(compile_plan(running))
-        return assemble(start, running, program, books, Led(store, identity, place, companion=companion))
+        led = Led(store, identity, Directory(data_dir, books.check_leads), companion=companion)
+        return assemble(start, running, program, books, led)
     except BaseException as error:
         end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()

@@ -25,6 +25,7 @@ from txstorm.results.read import read_sink, read_state
 from txstorm.runtime.companion import CommandHandler, Companion, CompanionSite, Decision
 from txstorm.topology.graph import Topology
 
+__all__ = ["COMMAND", "CONDITIONS", "NETWORK", "NetworkCompanion"]
 COMMAND = "dadstorm.command"
 LOG = "dadstorm.log"
 """Name of the log in the data directory."""
