@@ -229,7 +229,7 @@ def open_session(
         _empty_spill(data_dir / "spill", books)
         if running is not topology:
             program = program.with_plan(compile_plan(running))
-        return assemble(start, running, program, books, Led(store, identity, place, companion))
+        return assemble(start, running, program, books, Led(store, identity, place, companion=companion))
     except BaseException as error:
         end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()
@@ -419,10 +419,10 @@ class Led:
     store: StateStore
     identity: Identity
     place: TableDirectory
-    companion: Companion = field(default_factory=Companion)
     source: SpoutPlanner | None = None
     run: MakeRun = CommitRun
     external: bool | None = None
+    companion: Companion = field(default_factory=Companion)
 
 
 def assemble(start: Start, topology: Topology, program: Program, books: Books, led: Led) -> Session:
