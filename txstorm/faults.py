@@ -3,8 +3,9 @@
 A point does nothing unless it is armed by ``TXSTORM_FAULT=point:action:nth`` (several separated by commas),
 where *action* is ``kill`` (SIGKILL to this process), ``freeze`` (SIGSTOP: SIGCONT wakes it up), ``raise``
 (`InjectedFault`) or ``hang`` (sleep for an hour), and *nth* is the number of the passage, counted from 1, at which the
-point acts. ``*`` for the point matches every point. A number in the name of a point counts tables from 1, then maps and
-outlets. ``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
+point acts. ``*`` for the point matches every point, ``point@NAME`` only those of the replica process NAME
+(``replica.taken@OP2-0:kill:3``). A number in the name of a point counts tables from 1, then maps and outlets.
+``TXSTORM_FAULT_TRACE=FILE`` appends the name of every passed point to FILE.
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ POINTS = {
     "kafka.begun": "Kafka sink: a transaction has begun, nothing is sent",
     "kafka.sent": "Kafka sink: the records and the mark of a transaction are sent, not committed",
     "kafka.committed": "Kafka sink: a transaction is committed, the answer is lost",
+    "replica.received": "replica: a delivery is received; `raise` forgets it",
+    "replica.taken": "replica: the next tuple of a delivery is taken, and not processed",
+    "replica.processed": "replica: a tuple is processed, and not answered",
+    "replica.answered": "replica: the answer for a tuple is sent",
 }
 """All fault points: name → the state of the run when the point is passed."""
 
@@ -110,6 +115,8 @@ class _Armed:
     point: str
     action: str
     left: int
+    process: str
+    """The name of the process that it is for; empty: every one."""
 
 
 def parse(text: str) -> list[_Armed]:
@@ -122,20 +129,34 @@ def _parse_one(part: str) -> _Armed:
     if len(fields) != 3 or fields[1] not in ACTIONS or not fields[2].isdecimal() or int(fields[2]) < 1:
         msg = f"TXSTORM_FAULT: expected point:{'|'.join(ACTIONS)}:nth with nth >= 1, got {part!r}"
         raise InputError(msg)
-    if fields[0] != "*" and re.sub(r"\.[0-9]+\.", ".N.", fields[0]) not in POINTS:
-        msg = f"TXSTORM_FAULT: no fault point {fields[0]!r}; there are {', '.join(POINTS)}"
+    name, _, process = fields[0].partition("@")
+    if name != "*" and re.sub(r"\.[0-9]+\.", ".N.", name) not in POINTS:
+        msg = f"TXSTORM_FAULT: no fault point {name!r}; there are {', '.join(POINTS)}"
         raise InputError(msg)
-    return _Armed(fields[0], fields[1], int(fields[2]))
+    return _Armed(name, fields[1], int(fields[2]), process)
 
 
 _armed: list[_Armed] = parse(os.environ.get("TXSTORM_FAULT", ""))
 _trace = os.environ.get("TXSTORM_FAULT_TRACE")
 _watcher: Callable[[str], None] | None = None
+_process = ""
 
 
 def arm(text: str) -> None:
     """Arm fault points in this process, as ``TXSTORM_FAULT`` does at start-up; an empty string disarms all."""
     _armed[:] = parse(text)
+
+
+def name_process(name: str) -> None:
+    """Give this process the name by which fault points are armed in it only."""
+    global _process
+    _process = name
+
+
+def is_armed(start: str) -> bool:
+    """Return whether passing points whose names begin with `start` has an effect in this process."""
+    here = (fault.point for fault in _armed if fault.process in ("", _process))
+    return bool(_trace) or any(point.startswith((start, "*")) for point in here)
 
 
 def watch(watcher: Callable[[str], None] | None) -> None:
@@ -157,7 +178,7 @@ def point(name: str) -> None:
 
 def _pass(name: str) -> None:
     for fault in _armed:
-        if fault.point in (name, "*"):
+        if fault.point in (name, "*") and fault.process in ("", _process):
             fault.left -= 1
             if fault.left == 0:
                 _act(fault.action, name)

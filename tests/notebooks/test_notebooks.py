@@ -22,6 +22,7 @@ NOTEBOOKS = {
     "06_time_travel": "local spark-long",
     "07_performance": "local spark-long",
     "08_monoids_and_clocks": "local spark-long",
+    "09_three_semantics": "local",
 }
 """Notebook → the engines that it runs on here, `spark-long` in scripts/test-long only."""
 ON_SPARK = long_if(lambda name: "long" in NOTEBOOKS[name], [name for name, on in NOTEBOOKS.items() if "spark" in on])
@@ -68,7 +69,7 @@ def run_notebook(name: str, tmp_path: Path, **environment: str) -> str:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", [name for name, engines in NOTEBOOKS.items() if "local " in engines])
+@pytest.mark.parametrize("name", [name for name, engines in NOTEBOOKS.items() if "local" in engines.split()])
 def test_a_notebook_runs_on_the_local_engine(name: str, tmp_path: Path):
     """U25: in that on joins, after a rewind to a time, what is read again is joined once."""
     run_notebook(name, tmp_path, PATH=os.path.dirname(os.__file__))  # no Java on the path

@@ -342,6 +342,10 @@ class Books:
         wanted = ChosenClock.from_json(found[names.WANTED]) if names.WANTED in found else None
         return max(found.get(names.NUMBER, 0), 0 if wanted is None else wanted.number), wanted
 
+    def front_end(self, path: str) -> Any:
+        """Return the value that a front end keeps at `path`, written by `put_if`; None: there is none."""
+        return self._read(path)
+
     # -- rewinds ------------------------------------------------------------------------------------------------
 
     def rewind(self) -> Rewind | None:

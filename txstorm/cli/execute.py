@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from txstorm.api.names import counted
 from txstorm.cli.interrupts import Interrupts
@@ -69,8 +69,15 @@ class Ending:
         return 0 if self.error is None else exit_code_of(self.error)
 
 
-def execute(topology: Topology, request: Request, console: Console | None = None) -> Ending:
+def execute(
+    topology: Topology,
+    request: Request,
+    console: Console | None = None,
+    beside: Callable[[], Sequence[RenderableType]] = lambda: (),
+) -> Ending:
     """Run `topology` to completion, with progress on `console` (default: standard error); a signal stops the run.
+
+    `beside` returns what a front end shows below the live table.
 
     Raises:
         TxstormError: the run could not start: bad input, or another run holds the data directory.
@@ -96,7 +103,7 @@ def execute(topology: Topology, request: Request, console: Console | None = None
             want=request.want,
         )
         interrupts.attach(handle)
-        _follow(handle, screen, interrupts, Watcher(handle))
+        _follow(handle, screen, interrupts, Watcher(handle, beside))
     document = document_of(handle, time.monotonic() - started)
     if handle.killed:
         document["killed_by"] = handle.killed
@@ -203,7 +210,7 @@ def summarise(ending: Ending, console: Console) -> None:
         )
     if "killed_by" in done:
         console.print(f"killed by {done['killed_by']}; run it again to continue", soft_wrap=True)
-    shown = _shortest(ending.data_dir)
+    shown = shortest(ending.data_dir)
     grid = PlainTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in done["state"]:
         grid.add_row("state", name, f"txstorm state {shown} {name}")
@@ -215,7 +222,7 @@ def summarise(ending: Ending, console: Console) -> None:
     console.print(grid)
 
 
-def _shortest(path: Path) -> str:
+def shortest(path: Path) -> str:
     """Return `path` as text: relative if it is below the current directory, otherwise unchanged."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -273,7 +273,8 @@ def check_files(configuration: Configuration, allow: Sequence[str] = ()) -> None
         try:
             load_code(operator, configuration, allow)
         except InputError as error:
-            found.append(str(error))
+            place = f"{configuration.name}:{operator.line}: operator {operator.id}: "
+            found.append(str(error).removeprefix(place))
         faults += [{"line": operator.line, "column": 1, "message": f"{operator.id}: {one}"} for one in found if one]
     if not configuration.operators:
         faults.append({"line": 1, "column": 1, "message": "a configuration: expected an operator, got none"})

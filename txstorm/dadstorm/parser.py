@@ -119,7 +119,7 @@ def _shown(word: str) -> str:
 
 
 class Reader:
-    """What the lines of a configuration say, and their faults and warnings, as far as they have been read."""
+    """Reader of lines: the operators, settings and commands so far, with their faults and warnings."""
 
     def __init__(self, replicas: Mapping[str, int] | None = None) -> None:
         """Begin, with the numbers of replicas of operators that are known, for a command alone."""

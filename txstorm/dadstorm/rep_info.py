@@ -1,4 +1,4 @@
-"""What each replica is told: its operator, its place in the network, and the addresses around it."""
+"""Knowledge of a replica: its operator, its place in the network, and the addresses around it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RepInfo:
 
 
 def plan(configuration: Configuration, pms_url: str = MASTER_URL) -> dict[str, list[RepInfo]]:
-    """Return ``{"replicas": …}``: what each replica is told, by operator in the order of the file, then by index."""
+    """Return ``{"replicas": …}``: the knowledge of each, by operator in the order of the file, then by index."""
     return {
         "replicas": [
             _told(configuration, operator, replica, pms_url)

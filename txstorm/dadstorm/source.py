@@ -10,12 +10,12 @@ is known again. Parts are cut by the first plan: N tuples into N // r each, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts, TaskContext
@@ -55,8 +55,19 @@ class Part(NamedTuple):
     replica: int
 
 
-Limits = Mapping[Part, int]
-"""Part → the maximum number of its tuples in a transaction; a part that is missing gives none."""
+@dataclass
+class Room:
+    """Room for tuples in a transaction, which parts may share; planning takes from it.
+
+    Attributes:
+        left: the number of tuples that there is still room for.
+    """
+
+    left: int
+
+
+Limits = Mapping[Part, Room]
+"""Part → the room for its tuples; a part that is missing gives none."""
 
 
 class Block(NamedTuple):
@@ -64,14 +75,20 @@ class Block(NamedTuple):
 
     Attributes:
         operator, replica: the receiver.
-        names: returns their ids.
+        prefix: the beginning of their ids.
+        numbers: the rest of their ids: of lines their numbers.
         tuples: a column of lists of fields.
     """
 
     operator: str
     replica: int
-    names: Callable[[], list[str]]
+    prefix: str
+    numbers: list[int]
     tuples: pa.ListArray
+
+    def ids(self) -> pa.StringArray:
+        """Return their ids."""
+        return pc.binary_join_element_wise(self.prefix, pa.array(self.numbers, pa.int64()).cast(pa.string()), "")
 
 
 class Shape(Protocol):
@@ -99,7 +116,7 @@ class Rows:
         columns = [
             pa.repeat(pa.scalar(block.operator), count),
             pa.repeat(pa.scalar(block.replica, pa.int64()), count),
-            pa.array(block.names(), pa.string()),
+            block.ids(),
             block.tuples,
         ]
         collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.fields)))
@@ -165,7 +182,7 @@ class FileParts:
             txid: its txid; the part that is asked first takes turns.
             before: the metadata of the transaction before; None: there is none.
             rows: the maximum number of tuples.
-            limits: the maximum number of tuples of each part; None: no limits but `rows`.
+            limits: the room for the tuples of each part; None: no limits but `rows`.
 
         Raises:
             SpoutError: a file is missing, has become shorter, or has changed where it was read.
@@ -173,12 +190,12 @@ class FileParts:
         known = self._known(before) or self._cut()
         reads = {part: self._continued(part, read) for part, read in known.items()}
         data: dict[Part, bytearray] = {part: bytearray() for part in self.parts}
+        free, none = Room(rows), Room(0)
 
         def take(part: Part, wanted: int) -> int:
-            most = rows if limits is None else limits.get(part, 0)
-            reads[part], taken = _more(
-                self.paths[part.file], reads[part], min(wanted, most - reads[part].tuples), data[part]
-            )
+            room = free if limits is None else limits.get(part, none)
+            reads[part], taken = _more(self.paths[part.file], reads[part], min(wanted, room.left), data[part])
+            room.left -= taken
             return taken
 
         turn = (txid - 1) % len(self.parts)
@@ -194,19 +211,36 @@ class FileParts:
             stored.setdefault(part.operator, {}).setdefault(part.file, []).append(read.to_json())
         return {"v": FORMAT, "parts": stored}
 
-    def read(self, metadata: Any, part: Part) -> tuple[int, list[bytes]]:
-        """Return the number of the first line of a part in a transaction, and its lines, comments too.
+    def blocks(self, metadata: Any, collector: Any, task: int = 0, tasks: int = 1) -> Iterator[Block]:
+        """Yield the tuples of a transaction, by parts.
+
+        Args:
+            metadata: what `plan` has returned.
+            collector: that of the emitter; before each block it is given partition and places, and lines that are not
+                UTF-8 are refused through it.
+            task: number of a task: only parts whose replica, modulo `tasks`, is that number.
+            tasks: the number of tasks.
 
         Raises:
-            SpoutError: they are not those that were planned.
+            SpoutError: lines are not those that were planned.
         """
-        planned = self._known(metadata)[part]
+        known = self._known(metadata)
+        for number, part in enumerate(self.parts):
+            if part.replica % tasks == task and known[part].lines:
+                collector.partition(number)
+                yield self._block(part, known[part], collector)
+
+    def _block(self, part: Part, read: _Read, collector: Any) -> Block:
         path = self.paths[part.file]
-        lines = read_lines(path, planned.at, planned.lines) if planned.lines else []
-        if planned.lines and digest_of(b"".join(lines)) != planned.digest:
-            last = planned.line + planned.lines - 1
-            raise changed(path, f"lines {planned.line} to {last} are other ones than were planned")
-        return planned.line, lines
+        lines = read_lines(path, read.at, read.lines)
+        if digest_of(b"".join(lines)) != read.digest:
+            last = read.line + read.lines - 1
+            raise changed(path, f"lines {read.line} to {last} are other ones than were planned")
+        numbers = [number for number, line in enumerate(lines, read.line) if is_tuple(line)]
+        raw = [without_end(lines[number - read.line]) for number in numbers]
+        numbers, texts = _decoded(raw, numbers, f"{part.file}:", collector)
+        collector.origin(lambda row: {"file": part.file, "line": numbers[row]})
+        return Block(part.operator, part.replica, f"{part.file}:", numbers, split_lines(texts))
 
     def marks(self) -> dict[str, int]:
         """Return file → its size now."""
@@ -275,10 +309,8 @@ class FileParts:
         status = (found.st_ino, found.st_size, found.st_mtime_ns)
         end = read.end
         if self._checked.get(f"{part}") != status:
-            if found.st_size < (read.stop or end):
-                raise changed(
-                    path, f"its part up to byte {read.stop or end} was planned, and it has {found.st_size} now"
-                )
+            if found.st_size < (stop := read.stop or end):
+                raise changed(path, f"it was divided up to byte {stop}, and has {found.st_size} now")
             check_seen(path, read.seen, found.st_size)
             if read.stop is None and end and found.st_size > end:
                 end = after_line(path, end)
@@ -339,7 +371,7 @@ class FilesCoordinator(SpoutCoordinator):
         self.rows = rows
 
     def limits(self, txid: int) -> Limits | None:
-        """Return the maximum number of tuples of each part in a transaction; None: no limits."""
+        """Return the room for the tuples of each part in a transaction; None: no limits."""
         return None
 
     def initialize_transaction(self, txid: int, prev_metadata: Any) -> Any:
@@ -402,33 +434,14 @@ class _FilesEmitter(Emitter):
         self._files, self._shape, self._context = files, shape, context
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        for number, part in enumerate(self._files.parts):
-            if part.replica % self._context.parallelism != self._context.task:
-                continue
-            first, lines = self._files.read(metadata, part)
-            if not lines:
-                continue
-            collector.partition(number)
-            numbers = [n for n, line in enumerate(lines, first) if is_tuple(line)]
-            raw = [without_end(lines[n - first]) for n in numbers]
-            numbers, texts = _decoded(raw, numbers, lambda n: f"{part.file}:{n}", collector)  # noqa: B023 - called here
-            names = partial(_names, f"{part.file}:", numbers)
-            collector.origin(partial(_file_origin, part.file, numbers))
-            self._shape.emit(Block(part.operator, part.replica, names, split_lines(texts)), collector)
-
-
-def _names(prefix: str, numbers: Sequence[int]) -> list[str]:
-    return [f"{prefix}{number}" for number in numbers]
-
-
-def _file_origin(file: str, numbers: Sequence[int], row: int) -> dict[str, Any]:
-    return {"file": file, "line": numbers[row]}
+        for block in self._files.blocks(metadata, collector, self._context.task, self._context.parallelism):
+            self._shape.emit(block, collector)
 
 
 def _decoded(
-    raw: list[bytes], numbers: list[int], place: Callable[[int], str], collector: Collector
+    raw: list[bytes], numbers: list[int], prefix: str, collector: Collector
 ) -> tuple[list[int], pa.StringArray]:
-    """Return the numbers and texts of lines; those that are not UTF-8 are refused by their place."""
+    """Return the numbers and texts of lines; those that are not UTF-8 are refused, by their ids."""
     raw[:1] = [line.removeprefix(_BOM) for line in raw[:1]]
     try:
         return numbers, pa.array(raw, pa.binary()).cast(pa.string())
@@ -440,8 +453,9 @@ def _decoded(
             found[number] = line.decode()
         except UnicodeDecodeError as error:
             why = f"{error.reason} at its byte {error.start + 1}"
-            msg = f"{place(number)}: the line is not UTF-8: {why}; convert the file{LEAVE_OUT}"
-            collector.refuse(SpoutError(msg), {"place": place(number), "text": line.decode(errors="backslashreplace")})
+            msg = f"{prefix}{number}: the line is not UTF-8: {why}; convert the file{LEAVE_OUT}"
+            record = {"id": f"{prefix}{number}", "text": line.decode(errors="backslashreplace")}
+            collector.refuse(SpoutError(msg), record)
     return list(found), pa.array(found.values(), pa.string())
 
 
@@ -523,7 +537,6 @@ class _SplittingCollector:
         prefix = f"{topic}-{number}:"
         kept = [row for row, one in enumerate(values) if one and is_tuple(one)]
         raw, numbers = [without_end(values[row]) for row in kept], [offsets[row] for row in kept]
-        numbers, texts = _decoded(raw, numbers, lambda offset: f"{prefix}{offset}", self._inner)
+        numbers, texts = _decoded(raw, numbers, prefix, self._inner)
         self._inner.origin(lambda row: {"topic": topic, "partition": number, "offset": numbers[row]})
-        names = partial(_names, prefix, numbers)
-        self._shape.emit(Block(operator, number % replicas, names, split_lines(texts)), self._inner)
+        self._shape.emit(Block(operator, number % replicas, prefix, numbers, split_lines(texts)), self._inner)

@@ -70,12 +70,7 @@ def _line(values: tuple[Any, ...]) -> str:
 
 def kept(operator: Operator, configuration: Configuration) -> bool:
     """Return whether the tuples that an operator emits are kept in its table: no operator reads it, or all are."""
-    return configuration.logging == "full" or not readers(operator, configuration)
-
-
-def readers(operator: Operator, configuration: Configuration) -> list[Operator]:
-    """Return the operators that read an operator."""
-    return [one for one in configuration.operators if any(operator.id == source.text for source in one.sources)]
+    return configuration.logging == "full" or not configuration.consumers(operator.id)
 
 
 def build_topology(
@@ -127,12 +122,12 @@ class _Network:
         reading = {kind: [one for one in configuration.operators if _reads(one, kind)] for kind in ("file", "kafka")}
         self.tasks = max([one.replicas for some in reading.values() for one in some], default=1)
         if reading["file"]:
-            streams = {one.id: _hashed(one) for one in reading["file"]}
+            streams = {one.id: _grouped(one) for one in reading["file"]}
             self.spouts[FILES] = FilesSpout(configuration, rows, _Streams(streams, self._replicas()))
         for operator in reading["kafka"]:
             for url in dict.fromkeys(one.text for one in operator.sources if one.kind == "kafka"):
                 name = self.topics[operator.id, url] = f"topic{len(self.topics) + 1}"
-                shape = _Streams({operator.id: _hashed(operator)}, self._replicas(), "default")
+                shape = _Streams({operator.id: _grouped(operator)}, self._replicas(), "default")
                 self.spouts[name] = TopicSpout(url, operator.id, operator.replicas, rows, shape)
 
     def _replicas(self) -> dict[str, int]:
@@ -160,7 +155,8 @@ class _Network:
         return 1 if operator.type == "COUNT" else operator.replicas
 
     def _bolt(self, operator: Operator) -> BasicBolt | BatchBolt:
-        sent = tuple(dict.fromkeys(n for one in readers(operator, self.configuration) if (n := _hashed(one))))
+        reading = map(self.configuration.operator, self.configuration.consumers(operator.id))
+        sent = tuple(dict.fromkeys(number for one in reading if (number := _hashed(one))))
         if operator.type == "UNIQ":
             return _Unique(operator, sent)
         if operator.type == "COUNT":
@@ -182,15 +178,14 @@ class _Network:
     def _route_parts(self, operator: Operator, declared: BoltDeclarer, stream: str) -> None:
         if self._parallelism(operator) == 1:
             declared.global_grouping(SPOUT, stream)
-        elif operator.type != "UNIQ" and operator.replicas == self.tasks and not stream.startswith("topic"):
+        elif not _grouped(operator) and operator.replicas == self.tasks and not stream.startswith("topic"):
             declared.local_or_shuffle_grouping(SPOUT, stream)  # each task has the parts of its replica
         else:
-            declared.fields_grouping(
-                SPOUT, [_column(_hashed(operator)) if operator.type == "UNIQ" else TO], stream=stream
-            )
+            number = _grouped(operator)
+            declared.fields_grouping(SPOUT, [_column(number) if number else TO], stream=stream)
 
     def _route(self, operator: Operator, declared: BoltDeclarer, source: str) -> None:
-        if self._parallelism(operator) == 1 or (operator.routing == "primary" and operator.type != "UNIQ"):
+        if self._parallelism(operator) == 1 or (operator.routing == "primary" and not _grouped(operator)):
             declared.global_grouping(source)
         elif number := _hashed(operator):
             declared.fields_grouping(source, [_column(number)])
@@ -202,11 +197,16 @@ def _reads(operator: Operator, kind: str) -> bool:
     return any(source.kind == kind for source in operator.sources)
 
 
+def _grouped(operator: Operator) -> int:
+    """Return the field by which the state of an operator is divided among its tasks; 0: none."""
+    return int(operator.params[0]) if operator.type == "UNIQ" else 0
+
+
 def _hashed(operator: Operator) -> int:
-    """Return the field by which an operator's input is grouped; 0: none."""
-    if operator.type == "UNIQ":
-        return int(operator.params[0])
-    return operator.routing_field or 1 if operator.routing == "hashing" and operator.type != "COUNT" else 0
+    """Return the field by which other operators group their tuples for an operator; 0: none."""
+    if operator.routing != "hashing" or operator.type in ("UNIQ", "COUNT"):
+        return _grouped(operator)
+    return operator.routing_field or 1
 
 
 def _column(number: int) -> str:
@@ -261,11 +261,7 @@ class _Streams:
         number = self._hashed[block.operator]
         batch = _with_values(block.tuples, [number] if number else [])
         key = pa.scalar(key_of(block.replica, self._replicas[block.operator]), pa.string())
-        batch = (
-            batch.append_column(TO, pa.repeat(key, batch.num_rows))
-            if not number
-            else batch.add_column(1, TO, pa.repeat(key, batch.num_rows))
-        )
+        batch = batch.add_column(1, TO, pa.repeat(key, batch.num_rows))
         collector.emit_batch(batch, stream=self._stream or block.operator)
 
 

@@ -114,3 +114,9 @@ def failure_path(txid: int) -> str:
 
 REGISTRY = "hailstorm"
 """Parent of nodes that are no entries: what runs of Hailstorm topologies show in ZooKeeper."""
+
+NETWORK = "dadstorm/network"
+"""The operator network of a run by replicas, as its first run recorded it."""
+
+CONDITIONS = "dadstorm/conditions"
+"""Conditions of its replicas, the position in its script, and its log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ class Moment:
     Attributes:
         phase: phase of the run; see `RunHandle.phase`.
         recent: the last committed transactions, oldest first.
+        beside: what a front end shows below the table.
     """
 
     topology: str
@@ -37,18 +38,22 @@ class Moment:
     phase: str
     snapshot: Snapshot
     recent: Sequence[TransactionProgress] = ()
+    beside: Sequence[RenderableType] = ()
 
 
 class Watcher:
-    """Callable that returns the current state of the run of `handle`, a `RunHandle`, as a `Moment`."""
+    """Callable that returns the current state of the run of `handle`, a `RunHandle`, as a `Moment`.
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+    `beside` returns what a front end shows below the table.
+    """
+
+    def __init__(self, handle: Any, beside: Callable[[], Sequence[RenderableType]] = lambda: ()) -> None:
+        self._handle, self._beside = handle, beside
 
     def __call__(self) -> Moment:
         """Return the current state of the run."""
         handle = self._handle
-        return Moment(handle.name, handle.engine, handle.phase, handle.progress, handle.recentProgress)
+        return Moment(handle.name, handle.engine, handle.phase, handle.progress, handle.recentProgress, self._beside())
 
 
 def line(moment: Moment) -> str:
@@ -69,7 +74,7 @@ def table(moment: Moment) -> RenderableType:
     for row in rows(moment):
         grid.add_row(*row, style="dim" if row[1] == "committed" else "")
     head = Text.assemble((moment.topology, "bold"), f" on {moment.engine}, {moment.phase}: ", _totals(moment))
-    parts: list[RenderableType] = [head, grid, *map(Text, _notes(now))]
+    parts: list[RenderableType] = [head, grid, *map(Text, _notes(now)), *moment.beside]
     if now.blocked:
         parts.append(Text(f"BLOCKED({now.blocked})", "bold red"))
     if now.last_failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -105,6 +106,12 @@ class Companion:
     """
 
     name = ""
+
+    def check(self, books: Books, data_dir: Path) -> None:
+        """Raise `InputError` if the topology cannot go on with what is in the data directory.
+
+        Called on the thread that opens the run, with the lease, before anything is written.
+        """
 
     def begin(self) -> Beginning | None:
         """Return what the run's new data directory begins with; None: nothing, and the beginning of the source.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -219,6 +219,8 @@ def open_session(
             writer.close()
         raise
     try:
+        companion = Companion() if options.recorded is not None else companion_of(topology)
+        companion.check(books, data_dir)
         running = rebalanced_before(topology, books.parallelism())
         store, identity = _lead(start, running, books, writer)
         place = Directory(data_dir, books.check_leads)
@@ -227,7 +229,7 @@ def open_session(
         _empty_spill(data_dir / "spill", books)
         if running is not topology:
             program = program.with_plan(compile_plan(running))
-        return assemble(start, running, program, books, Led(store, identity, place))
+        return assemble(start, running, program, books, Led(store, identity, place, companion=companion))
     except BaseException as error:
         end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()
@@ -408,6 +410,7 @@ class Led:
     """Tables and directory of a coordinator that has taken over, and what a simulation replaces.
 
     Attributes:
+        companion: what the front end of the topology adds to the run.
         source: the spout's planner; None: that of the topology's spout.
         run: makes the commit phase of an attempt.
         external: whether committers change other systems in `finish_batch`; None: as the topology declares.
@@ -419,6 +422,7 @@ class Led:
     source: SpoutPlanner | None = None
     run: MakeRun = CommitRun
     external: bool | None = None
+    companion: Companion = field(default_factory=Companion)
 
 
 def assemble(start: Start, topology: Topology, program: Program, books: Books, led: Led) -> Session:
@@ -429,7 +433,7 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     planning = _planning(topology, program, books, clock, options, led)
     stamps = (one.stamp for one in planning.metas.values())
     clock.open(max(stamps, default=None), lambda: (books.status() or {}).get("clock_at"))
-    companion = Companion() if options.recorded is not None else companion_of(topology)
+    companion = led.companion
     if not planning.metas and books.currtx() == FIRST_TXID and not books.live_intents():
         begin(companion, store, books, planning, identity.timeline)
     gate = _gate(planning.planner, settings, options)

@@ -30,7 +30,7 @@ CHECKPOINTS = [name for name in faults.POINTS if name.startswith("checkpoint.")]
 # (test_dropped_tables.py, test_redefined_tables.py), snapshots (test_snapshot_starts.py), sinks of text files
 # (test_hailstorm_topologies.py).
 LATE = {"p0.N.dropped", "p0.N.begun", "p0.N.redefined", "sweep.removed", "thin.removed", "archive.moved"}
-OTHERS = ("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain.", "begin.", "snapshot.", "file.")
+OTHERS = ("ledger.", "kafka.", "gather.", "rewind.", "merge.", "retain.", "begin.", "snapshot.", "file.", "replica.")
 ELSEWHERE = LATE | {name for name in faults.POINTS if name.startswith(OTHERS)}
 DELETED = {"ledger.meta", "ledger.intent"}  # of those the ones that a ledger in SQLite passes
 DELTA_TABLES = {1: 2, 3: 5}  # a state has two

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from txstorm.dadstorm.configuration import Command, load, parse, parse_command
+from txstorm.cli.main import execute
+from txstorm.dadstorm.configuration import Command, check_files, load, parse, parse_command
 from txstorm.dadstorm.rep_info import RepInfo, plan
 from txstorm.errors import ConfigurationError, InputError
 
@@ -253,3 +254,51 @@ def test_the_picture_of_the_network():
     assert "image/svg+xml" in found._repr_mimebundle_()
     with pytest.raises(InputError, match="use one of text"):
         found.describe("png")
+
+
+def test_data_files_followers_and_code_are_checked_together(tmp_path):
+    (tmp_path / "bad.data").write_bytes(b"1, a\n2, \xe9\n")
+    (tmp_path / "mine.py").write_text("class Twice:\n    def execute(self, fields):\n        return [fields] * 2\n")
+    text = "\n".join(
+        [
+            operator("A", "none.data,bad.data", address="a"),
+            operator("B", "A", address="b", spec="CUSTOM mylib,QueryFollowersFile,getFollowers"),
+            operator("C", "A", address="c", spec="CUSTOM mine,Twice,excute"),
+            operator("D", "A", address="d", spec="CUSTOM mine,Twice,execute"),
+        ]
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        check_files(parse(text, directory=tmp_path))
+    expected = [
+        (1, "No such file"),
+        (1, "bad.data:2: .*UTF-8, got byte 0xe9"),
+        (2, "followers"),
+        (3, "did you mean 'execute'"),
+    ]
+    assert len(raised.value.faults) == len(expected)
+    for fault, (line, message) in zip(raised.value.faults, expected, strict=True):
+        assert fault["line"] == line and re.search(message, fault["message"])
+    with pytest.raises(ConfigurationError, match="expected an operator, got none"):
+        check_files(parse("% nothing"))
+    check_files(load(JOBS / "reach.cfg"))
+
+
+@pytest.mark.parametrize("name", ["reach", "kafka_to_delta"])
+def test_the_commands_on_the_command_line(name, capsys, tmp_path):
+    path = str(JOBS / f"{name}.cfg")
+    found = load(path)
+
+    def printed(*arguments: str, code: int = 0) -> str:
+        assert execute(["dadstorm", *arguments]) == code
+        return capsys.readouterr().out
+
+    assert json.loads(printed("parse", path, "--json")) == found.to_json()
+    assert printed("describe", path) == found.describe() + "\n"
+    assert json.loads(printed("check", path, "--json"))["faults"] == []
+    told = json.loads(printed("plan", path, "--json"))["replicas"]
+    assert [one["my_url"] for one in told] == [url for one in found.operators for url in one.addresses]
+    assert printed("plan", path).count("\n") == 1 + len(told)
+    (tmp_path / "bad.cfg").write_text("Strat A\nStatus 1\n")
+    error = json.loads(printed("check", str(tmp_path / "bad.cfg"), "--json", code=2))["error"]
+    assert (error["type"], error["exit_code"]) == ("ConfigurationError", 2)
+    assert [(one["line"], one["column"]) for one in error["faults"]] == [(1, 1), (2, 8)]

@@ -82,7 +82,7 @@ def describe(
 
 @dadstorm_app.command()
 def plan(file: File, json: Json = False) -> None:
-    """Show what each replica is told. With --json: {"replicas": […]}, with all that it is told.
+    """Show the place of each replica in the network. With --json: {"replicas": […]}, with all that it has to know.
 
     Example: txstorm dadstorm plan jobs/dadstorm/reach.cfg
     """

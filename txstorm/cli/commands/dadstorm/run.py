@@ -1,0 +1,212 @@
+"""Command ``txstorm dadstorm run``: run an operator network by replicas, or as a topology on an engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txstorm.cli.commands.run import Standby, settings_of
+from txstorm.cli.options import EngineName, Json, Ledger, LogLevel
+
+if TYPE_CHECKING:
+    from txstorm.cli.execute import Ending
+    from txstorm.dadstorm.configuration import Configuration
+    from txstorm.dadstorm.master.network_run import NetworkOptions, NetworkRun
+
+RUN_NETWORK_EPILOG = """[bold]Examples[/bold]
+
+txstorm dadstorm run jobs/dadstorm/reach.cfg
+
+txstorm dadstorm run jobs/dadstorm/reach.cfg --step
+
+txstorm dadstorm run jobs/dadstorm/reach.cfg --set ack_timeout=2 --set ping=3
+
+txstorm dadstorm run jobs/dadstorm/reach.cfg --engine local --id reach-local
+
+Exit codes: 0 done, 1 the network failed, 2 bad input, 3 held by another run or fenced, 130 interrupted.
+Settings for --set: ack_timeout, ping, buffer, max_batch_rows, and those of txstorm settings
+"""
+OWN = {"ack_timeout": float, "ping": float, "buffer": int, "max_batch_rows": int}
+
+
+def run_network(
+    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="The configuration.")],
+    replicas: Annotated[bool, typer.Option("--replicas", help="By replica processes, the default.")] = False,
+    engine: Annotated[EngineName | None, typer.Option(help="As a topology on this engine.", show_default=False)] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Id of the topology.", show_default="the name of FILE")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", show_default="./txstorm-data/ID", help="Tables and ledger.")
+    ] = None,
+    ledger: Ledger = None,
+    standby: Standby = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="All replicas on this machine, whatever their addresses say.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Key of the process creation services.", show_default="see pcs --help"),
+    ] = None,
+    step: Annotated[bool, typer.Option("--step", help="Carry out one command of the script at each Enter.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Go on when the script is over and nothing moves.")] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", help="A module that CUSTOM may name; may be repeated.", show_default=False),
+    ] = None,
+    log: Annotated[str | None, typer.Option(metavar="FILE", help="The log.", show_default="DIR/dadstorm.log")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated.")
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="Lowest level of messages on standard error.")
+    ] = LogLevel.warning,
+    json: Json = False,
+) -> int:
+    """Run an operator network: each replica a process that may be killed and frozen, or a topology on an engine.
+
+    It ends when the script is over and nothing moves any more; what is held then is told, and the next run goes on
+    with it. With --json: {"topology", "semantics", "committed_txid", "txids", "tuples", "seconds", "replays", "lost",
+    "repeated", "held": {OP: {replica: n}}, "operators": {OP: {"received", "processed", "emitted"}}, "data_dir", "log"}.
+    """
+    if engine is not None and (replicas or local or step or log or key):
+        raise typer.BadParameter("--engine runs a topology, without --replicas, --local, --step, --log and --key")
+    from txstorm.cli.execute import Request, execute
+    from txstorm.cli.output import log_to, stderr
+    from txstorm.dadstorm.configuration import check_files, load
+
+    console = stderr()
+    log_to(console, log_level)
+    configuration = load(file)
+    check_files(configuration, allow or ())
+    for warning in configuration.warnings:
+        console.print(f"{file}:{warning['line']}:{warning['column']}: warning: {warning['message']}", soft_wrap=True)
+    own, core = _settings(settings or [])
+    request = Request(data_dir=data_dir, ledger=ledger, standby=standby, available_now=not stay, settings=core)
+    if engine is not None:
+        from txstorm.dadstorm.topology import build_topology
+
+        topology = build_topology(configuration, id, allow=allow or (), max_batch_rows=own.get("max_batch_rows", 1000))
+        made = f"txstorm.dadstorm.topology:network({file!r}, {tuple(allow or ())!r}, {id!r})"
+        ending = execute(topology, replace(request, engine=engine.value, target=made), console)
+        return _concluded(ending, configuration, None, json=json, debug=log_level is LogLevel.debug)
+    from txstorm.dadstorm.master.replica_topology import replica_topology
+
+    options = _options(own, allow=tuple(allow or ()), local=local, key=key, log=log, step=step, stay=stay)
+    topology, run = replica_topology(configuration, options, id)
+    if step:
+        _step_by_enter(run, console)
+    made = f"txstorm.dadstorm.master.replica_topology:replicas({file!r}, {tuple(allow or ())!r}, {id!r})"
+    ending = execute(topology, replace(request, engine="local", target=made), console, beside=lambda: [_table(run)])
+    return _concluded(ending, configuration, run, json=json, debug=log_level is LogLevel.debug)
+
+
+def _settings(pairs: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of runs by replicas, as numbers, and those of the core."""
+    from txstorm.errors import SettingError
+
+    own, core = dict[str, Any](), dict[str, Any]()
+    for name, value in settings_of(pairs).items():
+        if name not in OWN:
+            core[name] = value
+            continue
+        try:
+            own[name] = OWN[name](value)
+        except ValueError:
+            own[name] = 0
+        if not 0 < own[name] < float("inf"):
+            what = "a number" if OWN[name] is float else "a whole number"
+            msg = f"setting {name}: expected {what} above 0, got {value!r}"
+            raise SettingError(msg)
+    return own, core
+
+
+def _options(
+    own: Mapping[str, Any], *, allow: tuple[str, ...], local: bool, key: str | None, log: str | None, **flags: Any
+) -> NetworkOptions:
+    from txstorm.dadstorm.master.network_run import NetworkOptions
+    from txstorm.dadstorm.processes.fleet import FleetSettings
+
+    fleet = {name: own[name] for name in ("ping", "buffer") if name in own}
+    network = {name: own[name] for name in ("ack_timeout", "max_batch_rows") if name in own}
+    settings = FleetSettings(**fleet, allow=allow, local=local, key=None if key is None else Path(key))
+    return NetworkOptions(**network, fleet=settings, log=None if log is None else Path(log), **flags)
+
+
+def _step_by_enter(run: NetworkRun, console: Any) -> None:
+    from txstorm.lanes import start_thread
+
+    def read() -> None:
+        for _ in sys.stdin:
+            run.step()
+        run.steps = len(run.configuration.commands)
+
+    console.print("Enter carries out the next command", soft_wrap=True)
+    start_thread(read, name="txstorm-steps")
+
+
+def _table(run: NetworkRun) -> Any:
+    from txstorm.cli.commands.dadstorm.beside import replica_table
+
+    return replica_table(run.replicas())
+
+
+def _concluded(ending: Ending, configuration: Configuration, run: NetworkRun | None, *, json: bool, debug: bool) -> int:
+    from txstorm.cli.output import print_json, report
+
+    done = _document(ending, configuration, run)
+    if ending.error is not None:
+        return report(ending.error, as_json=json, debug=debug, run=done)
+    if json:
+        print_json(done)
+    else:
+        _summarise(done, configuration, ending.data_dir)
+    return 0
+
+
+def _document(ending: Ending, configuration: Configuration, run: NetworkRun | None) -> dict[str, Any]:
+    """Return the result as ``--json`` prints it."""
+    known = ending.document
+    plain = {name: known[name] for name in ("topology", "committed_txid", "txids", "tuples", "seconds", "replays")}
+    shown: dict[str, Any] = {"lost": 0, "repeated": 0, "held": {}, "operators": {}, "log": None}
+    semantics = "exactly-once"
+    if run is not None:
+        semantics, shown = configuration.semantics, run.result()
+    killed = {"killed_by": known["killed_by"]} if "killed_by" in known else {}
+    return {**plain, "semantics": semantics, **shown, "data_dir": str(ending.data_dir), **killed}
+
+
+def _summarise(done: Mapping[str, Any], configuration: Configuration, data_dir: Path) -> None:
+    from txstorm.api.names import counted
+    from txstorm.cli.execute import shortest
+    from txstorm.cli.output import grid, stdout
+    from txstorm.dadstorm.topology import kept
+    from txstorm.errors import TxstormError
+    from txstorm.results.views import SinkView
+
+    console = stdout()
+    lost = f"{counted(done['lost'], 'tuple')} lost, {done['repeated']:,} repeated"
+    head = f"{done['topology']}, {done['semantics']}: committed txid {done['committed_txid']}, {done['seconds']:.1f} s"
+    console.print(f"{head}; {lost}", soft_wrap=True)
+    rows = [
+        (name, *(f"{one[what]:,}" for what in ("received", "processed", "emitted")), f"{sum(held.values()):,}")
+        for name, one in done["operators"].items()
+        for held in [done["held"].get(name, {})]
+    ]
+    if rows:
+        numbers = ("received", "processed", "emitted", "held")
+        console.print(grid(("operator", *numbers), rows, right=numbers))
+    for one in configuration.operators:
+        if configuration.consumers(one.id) or not kept(one, configuration):
+            continue
+        with suppress(TxstormError):
+            found = SinkView(data_dir, f"{one.id}_emitted").to_arrow()
+            last = ", ".join(found["fields"][-1].as_py()) if found.num_rows else "none"
+            see = f"txstorm dadstorm output {shortest(data_dir)} {one.id}"
+            console.print(f"{one.id}: {counted(found.num_rows, 'tuple')} ({see}); the last one: {last}", soft_wrap=True)
