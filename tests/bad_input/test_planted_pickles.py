@@ -171,7 +171,7 @@ def below(client: KazooClient, path: str) -> Iterator[str]:
 
 
 UNPICKLERS = {"pickle", "cloudpickle", "marshal", "yaml", "dill", "shelve"}
-PICKLED_BY_US = {"engine/spark.py", "engine/program.py", "testing/batch_bolt_executor.py"}
+PICKLED_BY_US = {"engine/spark.py", "engine/program.py", "testing/executors/batch_bolt_executor.py"}
 """Places that load functions pickled by this process or its driver, which were never on a disk."""
 
 

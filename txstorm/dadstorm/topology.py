@@ -8,14 +8,16 @@ replica.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from typing_extensions import override
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
@@ -25,12 +27,14 @@ from txstorm.api.names import name_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.dadstorm.columns import fields_of, holding, tuples_of, values_at
-from txstorm.dadstorm.configuration import Configuration, Operator
+from txstorm.dadstorm.configuration import EXACTLY_ONCE, Configuration, Operator, load
 from txstorm.dadstorm.operators import failure, load_code, output_path, writes_lines
 from txstorm.dadstorm.routing import tasks
 from txstorm.dadstorm.source import Block, FilesSpout, TopicSpout
-from txstorm.errors import FailedException, InputError
+from txstorm.dadstorm.source.columns import fields_of, holding, tuples_of, values_at
+from txstorm.errors import FailedException, FencedError, InputError
+from txstorm.ledger.paths import NETWORK
+from txstorm.runtime.companion import Companion, CompanionSite
 from txstorm.sinks.text_files import LinesSink
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.declarers import BoltDeclarer
@@ -102,7 +106,43 @@ def build_topology(
         raise InputError(msg)
     for operator in configuration.operators:
         load_code(operator, configuration, allow)
-    return _Network(configuration, tuple(allow), max_batch_rows).build(id or topology_id(configuration), settings or {})
+    made = _Network(configuration, tuple(allow), max_batch_rows).build(id or topology_id(configuration), settings or {})
+    warnings = (*made.warnings, *_warnings(configuration))
+    return replace(made, companion=partial(_SameNetwork, configuration), warnings=warnings)
+
+
+def network(path: str, allow: tuple[str, ...] = (), id: str | None = None) -> Topology:
+    """Return the topology of the configuration in a file: the target of replays, audits and rewinds."""
+    return build_topology(load(path), id, allow=allow)
+
+
+def _warnings(configuration: Configuration) -> Iterator[str]:
+    if configuration.semantics != EXACTLY_ONCE:
+        yield f"{configuration.name}: a topology is exactly-once, and not {configuration.semantics}"
+    started = {one.operator for one in configuration.commands if one.name == "Start"}
+    if started and (idle := [one.id for one in configuration.operators if one.id not in started]):
+        yield f"{configuration.name}: a topology runs all operators, also {', '.join(idle)}, which no Start names"
+
+
+class _SameNetwork(Companion):
+    """Companion that refuses a data directory of another configuration; only commands may differ."""
+
+    def __init__(self, configuration: Configuration, topology: Topology) -> None:
+        self._configuration = configuration
+
+    @override
+    def open(self, site: CompanionSite) -> None:
+        from txstorm.dadstorm.master.companion import check_same, network_json
+
+        books, data_dir = site.session.books, site.session.data_dir
+        now, before = {**network_json(self._configuration), "way": "topology"}, books.front_end(NETWORK)
+        if before is not None and "way" not in before:
+            msg = f"{data_dir} is of a run by replicas, not of a topology; choose another --data-dir, or use --replicas"
+            raise InputError(msg)
+        check_same(before, now, data_dir)
+        if before != now and not books.put_if([], {NETWORK: now}):
+            msg = "another coordinator has written to the ledger"
+            raise FencedError(msg)
 
 
 def topology_id(configuration: Configuration) -> str:

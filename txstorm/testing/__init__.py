@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from txstorm.ledger.memory import MemoryLedger
     from txstorm.stateful.checkpoints import CheckpointMachine
-    from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
     from txstorm.testing.checks.engines import check_engine
     from txstorm.testing.checks.ledgers import check_ledger
     from txstorm.testing.checks.rules import CheckFailed
@@ -27,11 +26,12 @@ if TYPE_CHECKING:
     from txstorm.testing.clock import ManualClock
     from txstorm.testing.driver import TopologyTestDriver
     from txstorm.testing.emissions import Emission
+    from txstorm.testing.executors.batch_bolt_executor import BatchBoltExecutor
+    from txstorm.testing.executors.stateful_bolt_executor import StatefulBoltExecutor
+    from txstorm.testing.executors.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.feed import FeedSpout
     from txstorm.testing.monoid_laws import check_monoid
     from txstorm.testing.network_driver import NetworkTestDriver
-    from txstorm.testing.stateful_bolt_executor import StatefulBoltExecutor
-    from txstorm.testing.stateful_windowed_bolt_executor import StatefulWindowedBoltExecutor
     from txstorm.testing.stores.counting_store import CountingStore
     from txstorm.testing.stores.join_stores import check_join_store
     from txstorm.testing.transcript import run_transcript
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _HOME = {
     "MemoryLedger": "txstorm.ledger.memory",
     "CheckpointMachine": "txstorm.stateful.checkpoints",
-    "BatchBoltExecutor": "txstorm.testing.batch_bolt_executor",
+    "BatchBoltExecutor": "txstorm.testing.executors.batch_bolt_executor",
     "ManualClock": "txstorm.testing.clock",
     "TopologyTestDriver": "txstorm.testing.driver",
     "Emission": "txstorm.testing.emissions",
@@ -55,8 +55,8 @@ _HOME = {
     "check_state": "txstorm.testing.checks.states",
     "check_state_provider": "txstorm.testing.checks.state_providers",
     "NetworkTestDriver": "txstorm.testing.network_driver",
-    "StatefulBoltExecutor": "txstorm.testing.stateful_bolt_executor",
-    "StatefulWindowedBoltExecutor": "txstorm.testing.stateful_windowed_bolt_executor",
+    "StatefulBoltExecutor": "txstorm.testing.executors.stateful_bolt_executor",
+    "StatefulWindowedBoltExecutor": "txstorm.testing.executors.stateful_windowed_bolt_executor",
     "run_transcript": "txstorm.testing.transcript",
 }
 

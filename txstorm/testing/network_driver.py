@@ -83,12 +83,12 @@ class NetworkTestDriver:
         self.configuration = _configuration(text, directory)
         self.clock = ManualClock()
         self.log: list[dict[str, Any]] = []
-        self.lost = self.repeated = self.resent = 0
+        self.lost = self.repeated = 0
         self._options: dict[str, Any] = {"ack_timeout": ack_timeout, "buffer": buffer}
         self._ping = ping
         self._now = 0.0
         self._conditions = Conditions()
-        self._txid = 0
+        self._txid, self._carried = 0, False
         self._feeds: deque[list[Lines]] = deque()
         self._fed: Counter[str] = Counter()
         self._held: list[Held] = []
@@ -98,7 +98,6 @@ class NetworkTestDriver:
         self._received: Counter[Replica] = Counter()
         self._processed: Counter[Replica] = Counter()
         self._plan: _Plan | None = None
-        self._carried = False
         self._work = {one.id: load_code(one, self.configuration, allow) for one in self.configuration.operators}
         self._replicas: dict[Replica, _TestReplica] = {}
         self._open()
@@ -122,12 +121,12 @@ class NetworkTestDriver:
         kept = [item for item in fields if item is not None]
         if ids is None:
             first = next((source for source in one.sources if source.kind != "operator"), one.sources[0])
-            ids = [f"{first.text}:{self._fed[operator] + number}" for number in range(1, len(kept) + 1)]
+            ids = [f"{first.text}:{self._fed[one.id] + number}" for number in range(1, len(kept) + 1)]
         elif len(ids) != len(kept):
             msg = f"NetworkTestDriver.feed: {len(kept)} tuples and {len(ids)} ids; expected an id for each tuple"
             raise InputError(msg)
-        self._fed[operator] += len(kept)
-        self._feeds.append([Lines(operator, None, list(map(Item, ids, kept)))])
+        self._fed[one.id] += len(kept)
+        self._feeds.append([Lines(one.id, None, list(map(Item, ids, kept)))])
 
     def command(self, line: str) -> None:
         """Carry out a command, such as ``Crash OP1 0``; one that cannot be done is logged as ``refused``."""
@@ -165,8 +164,7 @@ class NetworkTestDriver:
 
     def wake(self, operator: str, replica: int) -> None:
         """Let a silent replica go on, as SIGCONT does; one that was given up has ended."""
-        if (operator, replica) not in self._conditions.dead:
-            self._replica(operator, replica).silent_since = None
+        self._replica(operator, replica, live=False).silent_since = None
 
     def drop(self, operator: str, replica: int) -> None:
         """Have a replica forget its next delivery."""
@@ -190,7 +188,7 @@ class NetworkTestDriver:
     def received(self, operator: str, replica: int) -> int:
         """Return how many tuples a replica has received, those that were sent again included."""
         self._replica(operator, replica, live=False)
-        return self._received[operator, replica]
+        return self._received[self._operator(operator).id, replica]
 
     @property
     def held(self) -> list[Held]:
@@ -233,10 +231,7 @@ class NetworkTestDriver:
         self._network = Network(self.configuration, self._conditions, **self._options)
         for one in self.configuration.operators:
             for replica in range(one.replicas):
-                self._make(one.id, replica)
-
-    def _make(self, operator: str, replica: int) -> None:
-        self._replicas[operator, replica] = _TestReplica(self._work[operator])
+                self._replicas[one.id, replica] = _TestReplica(self._work[one.id])
 
     def _carry_out(self, command: Command) -> None:
         before = self._conditions
@@ -247,7 +242,7 @@ class NetworkTestDriver:
             return
         if command.name == "Start":
             for one in before.dead - self._conditions.dead:
-                self._make(*one)
+                self._replicas[one] = _TestReplica(self._work[one[0]])
                 self._network.started(*one)
         elif command.name == "Crash":
             self._die(operator, replica, "killed")
@@ -304,23 +299,18 @@ class NetworkTestDriver:
             emitted.ids += made.ids
             emitted.replicas += made.replicas
             emitted.fields += made.fields
+            urls = self.configuration.operator(operator).addresses
+            if self.configuration.logging == "full":
+                for id, replica, row in zip(made.ids, made.replicas, made.fields, strict=True):
+                    place = {"operator": operator, "replica": replica, "url": urls[replica]}
+                    self._note("tuple", f"tuple {urls[replica]} {','.join(row)}", **place, id=id, fields=list(row))
         for one, counts in outcome.counts.items():
             self._processed[one] += counts.processed
-        if self.configuration.logging == "full":
-            self._note_tuples(outcome)
         for lost in outcome.lost:
             self._note("lost", lost.item.id, operator=lost.operator, replica=lost.replica, id=lost.item.id)
         self.lost += len(outcome.lost)
         self.repeated += len(outcome.repeated)
-        self.resent += outcome.resent
         self._txid, self._plan, self._carried = plan.txid, None, False
-
-    def _note_tuples(self, outcome: Outcome) -> None:
-        for operator, made in outcome.emitted.items():
-            urls = self.configuration.operator(operator).addresses
-            for id, replica, fields in zip(made.ids, made.replicas, made.fields, strict=True):
-                place = {"operator": operator, "replica": replica, "url": urls[replica]}
-                self._note("tuple", f"tuple {urls[replica]} {','.join(fields)}", **place, id=id, fields=list(fields))
 
     # -- the replicas ----------------------------------------------------------------------------------------------
 
@@ -336,11 +326,10 @@ class NetworkTestDriver:
 
     def _process(self, operator: str, replica: int, one: _TestReplica) -> int:
         """Process a delivery; return the milliseconds that the replica has slept."""
-        delivery = one.inbox.popleft()
+        delivery, answers = one.inbox.popleft(), []
         if one.drops:
             one.drops = False
             return 0
-        answers = []
         for item in delivery.items[: one.fail_after]:
             try:
                 answers.append((item.id, one.work(item.fields)))
@@ -366,7 +355,7 @@ class NetworkTestDriver:
 
     def _die(self, operator: str, replica: int, how: str) -> None:
         self._conditions = self._conditions.died(operator, replica)
-        self._make(operator, replica)
+        self._replicas[operator, replica] = _TestReplica(self._work[operator])
         self._note("crash", how, operator=operator, replica=replica)
         self._do(self._network.dead(operator, replica, self._now))
 
@@ -374,20 +363,19 @@ class NetworkTestDriver:
 
     def _due(self) -> float | None:
         silent = (one.silent_since + self._ping for one in self._replicas.values() if one.silent_since is not None)
-        overdue = self._network.due
-        return min((*silent, *(() if overdue is None else (overdue,))), default=None)
+        return min((one for one in (self._network.due, *silent) if one is not None), default=None)
 
     def _pass(self, seconds: float) -> None:
         self._now += seconds
         self.clock.advance(seconds)
 
     def _operator(self, name: str) -> Operator:
-        found = {one.id.lower(): one for one in self.configuration.operators}.get(name.lower())
-        if found is None:
-            names = [one.id for one in self.configuration.operators]
+        found = {one.id.lower(): one for one in self.configuration.operators}
+        if name.lower() not in found:
+            names = [one.id for one in found.values()]
             msg = f"NetworkTestDriver: operator {name!r} is not in the configuration{near(name, names)}"
             raise InputError(msg)
-        return found
+        return found[name.lower()]
 
     def _replica(self, name: str, replica: int, live: bool = True) -> _TestReplica:
         operator = self._operator(name)

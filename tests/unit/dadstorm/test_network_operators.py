@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txstorm import keys
-from txstorm.dadstorm.columns import holding, split_lines, values_at
 from txstorm.dadstorm.configuration import parse
 from txstorm.dadstorm.operators import Counted, Seen, failure, load_code, settle, writes_lines
 from txstorm.dadstorm.routing import heir, pick, pick_many
+from txstorm.dadstorm.source.columns import holding, split_lines, values_at
 from txstorm.dadstorm.values import holds, split_line, value
 from txstorm.errors import EmitError, InputError
 

@@ -1,18 +1,26 @@
 """Operator networks as topologies: golden results and random networks against a naive model, on threads and on Spark."""
 
+import re
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import ended
 
 from txstorm.dadstorm.configuration import parse
 from txstorm.dadstorm.routing import tasks
-from txstorm.dadstorm.topology import build_topology, key_of
+from txstorm.dadstorm.topology import build_topology, key_of, topology_id
 from txstorm.dadstorm.values import holds, value
 from txstorm.engine.local import LocalEngine
+from txstorm.errors import InputError, SpoutError
+from txstorm.operations.rewind import rewind
+from txstorm.operations.savepoints import create_savepoint
+from txstorm.replay.audit import audit
+from txstorm.replay.ranges import span_of
+from txstorm.replay.recording import Recording
 
 JOB = Path(__file__).parents[3] / "jobs" / "dadstorm"
 REACH = ["u10", "u11", "u2", "u3", "u5", "u7", "u8"]
@@ -118,7 +126,11 @@ def model(network, files):
                 one for one in given if len(one) > number and holds(value(one[number]), params[1], value(params[2]))
             ]
         else:
-            made = given if kind == "DUP" or params[0] == "mylib" else [(field,) for one in given for field in one]
+            made = (
+                given
+                if kind == "DUP" or params[0].startswith("mylib")
+                else [(field,) for one in given for field in one]
+            )
         found[f"OP{n}"] = made, ordered
     return found
 
@@ -169,3 +181,111 @@ def test_a_network_of_every_operator_on_both_engines(make_engine, tmp_path):
 def test_keys_of_tasks():
     assert all(tasks([key_of(task, n)], n) == [task] for n in range(1, 9) for task in range(n))
     assert all(tasks([key_of(0, 1 << 10)], n) == [0] for n in range(1, 1 << 10))
+
+
+# -- life cycle and refusals -------------------------------------------------------------------------------------------
+
+
+def test_files_are_followed_and_replay_rewind_and_savepoints_work(tmp_path):
+    network = [
+        (["one.data"], "CUSTOM own,Own,each", "random", 2),
+        (["OP1"], "UNIQ 1", "hashing(1)", 3),
+        (["OP2"], "COUNT", "primary", 1),
+    ]
+    files = {"one.data": [[f"{n}", f"{n % 3}"] for n in range(8)]}
+    prepared(tmp_path, files)
+    topology = build_topology(parse(text_of(network), "a b.cfg", tmp_path), max_batch_rows=3)
+    assert (topology.id, topology_id(parse(text_of(network), "1.cfg", tmp_path))) == ("a-b", "dadstorm")
+    ended(topology, data := tmp_path / "data")
+    first = create_savepoint(data, "first").txid
+    with open(tmp_path / "one.data", "a", encoding="utf-8") as file:
+        file.write("% more\n9, 10\n11, 3\n")
+    handle = ended(topology, data)
+    files["one.data"] += [["9", "10"], ["11", "3"]]
+    check_model(handle, network, files)
+    assert tuples(handle, "OP3") == [(str(n),) for n in range(1, 12)]
+    verdicts = []
+    audit(topology, recording := Recording(data), span_of(recording, None, None), LocalEngine(), verdicts.append)
+    assert len(verdicts) == 4 and all(one.equal for one in verdicts)
+    assert [row["n"] for row in handle.snapshot(first).state("OP3_count").to_pylist()] == [8]
+    rewind(data, 1)
+    assert tuples(handle, "OP3") == [("1",), ("2",), ("3",), ("4",)][: len(tuples(handle, "OP3"))]
+    check_model(ended(topology, data), network, files)
+
+
+def test_an_output_operator_writes_lines_beside_the_configuration(tmp_path):
+    network = [(["one.data"], "CUSTOM mylib.dll,OutputOperator,any", "random", 2), (["OP1"], "COUNT", "random", 1)]
+    prepared(tmp_path, files := {"one.data": [["1", '"x, y"'], ["2"], ["3"]]})
+    handle = ended(build_topology(parse(text_of(network), directory=tmp_path)), tmp_path / "data")
+    lines = (tmp_path / "OP1.out").read_text(encoding="utf-8").splitlines()
+    assert sorted(lines) == sorted(", ".join(line) for line in files["one.data"])
+    check_model(handle, network, files)
+
+
+def test_tuples_without_a_field_are_dropped_with_a_warning(tmp_path):
+    network = [(["one.data"], "FILTER 2,=,a", "random", 1), (["one.data"], "UNIQ 2", "random", 1)]
+    prepared(tmp_path, {"one.data": [["1", "a"], ["2"], ["3"]]})
+    handle = ended(build_topology(parse(text_of(network), directory=tmp_path)), tmp_path / "data")
+    assert [tuples(handle, f"OP{n}") for n in (1, 2)] == [[("1", "a")]] * 2
+    [done] = handle.recentProgress
+    assert {f"operator OP{n}: 2 tuples have no field 2; dropped" for n in (1, 2)} <= set(
+        re.findall(r"operator [^']*", f"{done}")
+    )
+
+
+RAISING = """
+class Own:
+    def raises(self, fields):
+        return [[fields[1]]]
+    def wrong(self, fields):
+        return [fields, 5]
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "line", "expected"),
+    [
+        ("raises", b"2\n", r"OP1\[0\] raised .*operator OP1, tuple '2': IndexError: .*own.py:4 in raises"),
+        ("wrong", b"2\n", r"OP1\[0\] raised .*own, Own.wrong \(.*own.py:5\) returned .*type int; expected a list of"),
+        ("raises", b"\xff\n", "one.data:2: the line is not UTF-8"),
+    ],
+)
+def test_an_error_names_operator_tuple_and_line_and_may_be_left_out(tmp_path, method, line, expected):
+    (tmp_path / "own.py").write_text(RAISING, encoding="utf-8")
+    (tmp_path / "one.data").write_bytes(b"1, a\n" + line)
+    network = [(["one.data"], f"CUSTOM own,Own,{method}", "random", 1)]
+    topology = build_topology(parse(text_of(network), directory=tmp_path))
+    with pytest.raises(InputError, match=expected):
+        ended(topology, tmp_path / "data")
+    if method == "raises":
+        with pytest.warns(match="1 record was left out"):
+            handle = ended(topology, tmp_path / "data", settings={"on_error": "dead_letter"})
+        assert tuples(handle, "OP1") == [("a",)]
+
+
+def test_what_a_topology_refuses(tmp_path):
+    network = [(["one.data"], "UNIQ 1", "random", 2)]
+    prepared(tmp_path, {"one.data": [["1", "a"]]})
+
+    def built(text, **options):
+        return build_topology(parse(text, "net.cfg", tmp_path), **options)
+
+    with pytest.raises(
+        InputError, match=r"net.cfg: Crash OP1 0, Interval OP1 5: a topology has Start, Status, Wait only"
+    ):
+        built(text_of(network) + "Start OP1\nCrash OP1 0\nInterval OP1 5\nWait 5\nStatus\n")
+    with pytest.raises(InputError, match=r"net.cfg:3: operator OP1: library 'nope' is missing"):
+        built(text_of([(["one.data"], "CUSTOM nope,A,b", "random", 1)]))
+    with pytest.raises(SpoutError, match=r"none.data cannot be read: No such file"):
+        ended(built(text_of([(["none.data"], "DUP", "random", 1)])), tmp_path / "none")
+    assert any(
+        "is exactly-once, and not at-most-once" in one for one in built(text_of(network, "at-most-once")).warnings
+    )
+    idle = built(text_of([*network, (["OP1"], "DUP", "random", 1)]) + "Start OP1\n").warnings
+    assert any("a topology runs all operators, also OP2" in one for one in idle)
+    ended(built(text_of(network)), tmp_path / "data")
+    ended(built(text_of(network) + "Start OP1\n"), tmp_path / "data")
+    with pytest.raises(
+        InputError, match=r"not that of .*data: OP1: params was \['1'\], and is \['2'\]; only commands may"
+    ):
+        ended(built(text_of([(["one.data"], "UNIQ 2", "random", 2)])), tmp_path / "data")

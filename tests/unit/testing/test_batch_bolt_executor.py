@@ -5,7 +5,7 @@ from watched import Gathering
 
 from txstorm import BasicBolt, Committer, FailedException, TransactionAttempt
 from txstorm.errors import EmitError, InputError
-from txstorm.testing.batch_bolt_executor import BatchBoltExecutor
+from txstorm.testing.executors.batch_bolt_executor import BatchBoltExecutor
 
 
 class Count(Gathering):

@@ -17,12 +17,12 @@ from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
-from txstorm.dadstorm.columns import TUPLES, fields_of
 from txstorm.dadstorm.conditions import Conditions, Replica, going
 from txstorm.dadstorm.configuration import Configuration, Operator
 from txstorm.dadstorm.delivery import Deliver, Item
 from txstorm.dadstorm.network import Emitted, Held, Lines, Network, Outcome
 from txstorm.dadstorm.operators import Counted, Seen, Work, failure, load_code, settle, writes_lines
+from txstorm.dadstorm.source.columns import TUPLES, fields_of
 from txstorm.dadstorm.topology import count_state, emitted_sink, kept, lines_sink, seen_state
 from txstorm.dadstorm.values import Fields
 from txstorm.errors import TxstormError

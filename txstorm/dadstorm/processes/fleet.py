@@ -433,8 +433,9 @@ class Fleet:
             self._tell(event)
 
     def _lost(self, link: _Link) -> None:
-        """Take note that a connection has ended: of a replica that is dead, or will be."""
-        assert link.service is not None
+        """Take note that the connection of a replica has ended; unless it was given up, it is dead, or is killed."""
+        if link.service is None or link.state == "given up":
+            return
         if not link.gone.wait(_GRACE):
             link.service.kill(link.number)
             link.gone.wait(_GRACE)

@@ -10,20 +10,18 @@ is known again. Parts are cut by the first plan: N tuples into N // r each, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, NamedTuple, cast
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
-from txstorm.dadstorm.columns import split_lines
 from txstorm.dadstorm.configuration import Configuration
-from txstorm.errors import LEAVE_OUT, InputError, SpoutError
+from txstorm.dadstorm.source.blocks import Block, Shape, decoded, is_tuple
+from txstorm.dadstorm.source.columns import split_lines
+from txstorm.errors import SpoutError
 from txstorm.spouts.files.text_lines import (
     Seen,
     after_line,
@@ -38,7 +36,6 @@ from txstorm.spouts.files.text_lines import (
 )
 
 FORMAT = 1
-_BOM = b"\xef\xbb\xbf"
 
 
 class Part(NamedTuple):
@@ -68,61 +65,6 @@ class Room:
 
 Limits = Mapping[Part, Room]
 """Part → the room for its tuples; a part that is missing gives none."""
-
-
-class Block(NamedTuple):
-    """Tuples of one replica in a transaction, from one source.
-
-    Attributes:
-        operator, replica: the receiver.
-        prefix: the beginning of their ids.
-        numbers: the rest of their ids: of lines their numbers.
-        tuples: a column of lists of fields.
-    """
-
-    operator: str
-    replica: int
-    prefix: str
-    numbers: list[int]
-    tuples: pa.ListArray
-
-    def ids(self) -> pa.StringArray:
-        """Return their ids."""
-        return pc.binary_join_element_wise(self.prefix, pa.array(self.numbers, pa.int64()).cast(pa.string()), "")
-
-
-class Shape(Protocol):
-    """Form in which a source emits its tuples."""
-
-    def declare(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the streams."""
-
-    def emit(self, block: Block, collector: Any) -> None:
-        """Emit tuples."""
-
-
-class Rows:
-    """Shape in which all tuples are rows of one stream: operator, replica, id and list of fields."""
-
-    fields = ("operator", "replica", "id", "fields")
-
-    def declare(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the stream."""
-        declarer.declare(self.fields)
-
-    def emit(self, block: Block, collector: Any) -> None:
-        """Emit the rows."""
-        count = len(block.tuples)
-        columns = [
-            pa.repeat(pa.scalar(block.operator), count),
-            pa.repeat(pa.scalar(block.replica, pa.int64()), count),
-            block.ids(),
-            block.tuples,
-        ]
-        collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.fields)))
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,7 +180,7 @@ class FileParts:
             raise changed(path, f"lines {read.line} to {last} are other ones than were planned")
         numbers = [number for number, line in enumerate(lines, read.line) if is_tuple(line)]
         raw = [without_end(lines[number - read.line]) for number in numbers]
-        numbers, texts = _decoded(raw, numbers, f"{part.file}:", collector)
+        numbers, texts = decoded(raw, numbers, f"{part.file}:", collector)
         collector.origin(lambda row: {"file": part.file, "line": numbers[row]})
         return Block(part.operator, part.replica, f"{part.file}:", numbers, split_lines(texts))
 
@@ -338,12 +280,6 @@ def _tuple_lines(path: str, at: int = 0) -> Iterator[tuple[int, int]]:
             at += len(line)
 
 
-def is_tuple(line: bytes) -> bool:
-    """Return whether a line is neither a comment nor empty."""
-    line = line.removeprefix(_BOM)
-    return line[:1] != b"%" and bool(line) and not line.isspace()
-
-
 def _more(path: str, read: _Read, wanted: int, data: bytearray) -> tuple[_Read, int]:
     """Return a part with up to `wanted` more tuples, and how many these are; add its lines to `data`."""
     end, lines, taken = read.end, 0, 0
@@ -436,107 +372,3 @@ class _FilesEmitter(Emitter):
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         for block in self._files.blocks(metadata, collector, self._context.task, self._context.parallelism):
             self._shape.emit(block, collector)
-
-
-def _decoded(
-    raw: list[bytes], numbers: list[int], prefix: str, collector: Collector
-) -> tuple[list[int], pa.StringArray]:
-    """Return the numbers and texts of lines; those that are not UTF-8 are refused, by their ids."""
-    raw[:1] = [line.removeprefix(_BOM) for line in raw[:1]]
-    try:
-        return numbers, pa.array(raw, pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        pass
-    found: dict[int, str] = {}
-    for number, line in zip(numbers, raw, strict=True):
-        try:
-            found[number] = line.decode()
-        except UnicodeDecodeError as error:
-            why = f"{error.reason} at its byte {error.start + 1}"
-            msg = f"{prefix}{number}: the line is not UTF-8: {why}; convert the file{LEAVE_OUT}"
-            record = {"id": f"{prefix}{number}", "text": line.decode(errors="backslashreplace")}
-            collector.refuse(SpoutError(msg), record)
-    return list(found), pa.array(found.values(), pa.string())
-
-
-# -- topics ----------------------------------------------------------------------------------------------------------
-
-
-class TopicSpout(TransactionalSpout):
-    """Spout of a topic of Kafka whose values are lines of a data file; partition i goes to replica i mod r.
-
-    Args:
-        url: ``kafka://HOST:PORT/TOPIC``.
-        operator, replicas: the operator that reads it, and the number of its replicas.
-        rows: the maximum number of records in a transaction.
-        shape: the form in which tuples are emitted.
-    """
-
-    def __init__(self, url: str, operator: str, replicas: int, rows: int, shape: Shape) -> None:
-        from txstorm.spouts.kafka.spout import TransactionalKafkaSpout
-
-        servers, _, topic = url.removeprefix("kafka://").partition("/")
-        if not servers or not topic or "/" in topic:
-            msg = f"{url!r}: expected kafka://HOST:PORT/TOPIC"
-            raise InputError(msg)
-        fields = ["value", "partition", "offset"]
-        self.inner = TransactionalKafkaSpout(topic, servers, fields=fields, value="bytes", max_batch_rows=rows)
-        self._receiver = (topic, operator, replicas)
-        self._shape = shape
-
-    def check(self) -> None:
-        """Ask the brokers for the topic."""
-        self.inner.check()
-
-    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the streams of the shape."""
-        self._shape.declare(declarer)
-
-    def coordinator(self, context: TaskContext) -> SpoutCoordinator:
-        """Return the coordinator of the topic."""
-        return self.inner.coordinator(context)
-
-    def emitter(self, context: TaskContext) -> Emitter:
-        """Return an emitter of tuples."""
-        return _TopicEmitter(self.inner.emitter(context), self._receiver, self._shape)
-
-
-class _TopicEmitter(Emitter):
-    def __init__(self, inner: Emitter, receiver: tuple[str, str, int], shape: Shape) -> None:
-        self._inner, self._receiver, self._shape = inner, receiver, shape
-
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
-        splitting = _SplittingCollector(collector, self._receiver, self._shape)
-        self._inner.emit_batch(attempt, metadata, cast("Collector", splitting))
-
-    def cleanup_before(self, txid: int) -> None:
-        self._inner.cleanup_before(txid)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-class _SplittingCollector:
-    """Collector of records, each of which is a line."""
-
-    def __init__(self, inner: Any, receiver: tuple[str, str, int], shape: Shape) -> None:
-        self._inner, self._receiver, self._shape = inner, receiver, shape
-        self.digest, self.partition, self.note, self.refuse = inner.digest, inner.partition, inner.note, inner.refuse
-        self.report_error = self.reportError = inner.report_error
-
-    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
-        """Ignore the places of records: places of tuples are told by `emit_batch`."""
-
-    def emit_batch(self, batch: Any) -> None:
-        """Emit the tuples of the records of one partition."""
-        values, offsets = batch.column(0).to_pylist(), batch.column(2).to_pylist()
-        if not values:
-            return
-        topic, operator, replicas = self._receiver
-        number = batch.column(1)[0].as_py()
-        prefix = f"{topic}-{number}:"
-        kept = [row for row, one in enumerate(values) if one and is_tuple(one)]
-        raw, numbers = [without_end(values[row]) for row in kept], [offsets[row] for row in kept]
-        numbers, texts = _decoded(raw, numbers, prefix, self._inner)
-        self._inner.origin(lambda row: {"topic": topic, "partition": number, "offset": numbers[row]})
-        self._shape.emit(Block(operator, number % replicas, prefix, numbers, split_lines(texts)), self._inner)

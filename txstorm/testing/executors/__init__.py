@@ -1,0 +1,5 @@
+"""Executors that call one bolt without a topology: batch bolts, stateful bolts, and windowed bolts with a state.
+
+May import: testing, and what testing may import.
+Start: batch_bolt_executor.py.
+"""
