@@ -1,4 +1,7 @@
-"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report."""
+"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report.
+
+It is one module, as the states of a replica and what each message does to them belong together.
+"""
 
 from __future__ import annotations
 
