@@ -64,12 +64,12 @@ class Masters:
             assert program.poll() is None, program.complained
             status = read_status(self.data)
             replicas = status["dadstorm"]["replicas"]
-            works = [one["state"] for one in replicas] == ["working", "working", "frozen"]
+            works = [one["state"] for one in replicas if one["pid"]] == ["working", "working", "frozen"]
             return replicas if works and replicas[2]["held"] == 100 and status["pid"] == program.pid else None
 
         replicas: list[dict[str, Any]] = until(found)
         self.pids |= {one["pid"] for one in replicas}
-        assert all(map(lives, (one["pid"] for one in replicas)))
+        assert all(map(lives, (one["pid"] for one in replicas))), replicas
         return replicas
 
     def end(self) -> None:
