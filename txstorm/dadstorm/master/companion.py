@@ -38,6 +38,7 @@ class NetworkCompanion(Companion):
     """Carries out the script and commands of other terminals, follows the fleet, and writes the log."""
 
     name = "dadstorm"
+    every = 0.05
 
     def __init__(self, topology: Topology, run: NetworkRun) -> None:
         self._run, self._configuration = run, run.configuration
