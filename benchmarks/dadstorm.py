@@ -201,7 +201,7 @@ def reaction(asked: argparse.Namespace) -> Iterator[Line]:
         place = Path(directory)
         tweets(place, 2_000)
         for _ in range(asked.rounds):
-            done = ours(place, script=f"{INTERVAL}{START}Wait 1500\nCrash OP2 0\nStatus\n", beside=_sibling, rows=1000)
+            done = ours(place, script=INTERVAL + START, beside=_sibling, rows=1000)
             crashes.append(done.marks["sibling"] - done.marks["crash"])
             done = ours(place, script=INTERVAL + START, beside=_command, rows=1000)
             commands += [seconds for name, seconds in done.marks.items() if name.startswith("command")]
@@ -215,16 +215,17 @@ def reaction(asked: argparse.Namespace) -> Iterator[Line]:
     yield "seconds from a command in another terminal to its effect", statistics.median(commands), "at most", 0.5, 0.2
 
 
-def _sibling(network: NetworkRun, _: Path, marks: dict[str, float]) -> None:
-    """Note when OP2-0 was killed, and when OP2-1 has then received something."""
-    found = {(one["operator"], one["replica"]): one for one in network.replicas()}
-    if ("OP2", 0) not in found:
-        return
-    received = found["OP2", 1]["received"]
-    if found["OP2", 0]["state"] == "crashed" and "crash" not in marks:
-        marks.update(crash=time.perf_counter(), before=received)
-    elif "crash" in marks and received > marks["before"]:
-        marks.setdefault("sibling", time.perf_counter())
+def _sibling(network: NetworkRun, data: Path, marks: dict[str, float]) -> None:
+    """Crash OP2-0 in the middle of a delivery; note when its tuples reach OP2-1, which has ever fewer until then."""
+    pending = network.pending["OP2", 1]
+    if "crash" not in marks:
+        if network.committed_txid and network.pending["OP2", 0] > 10 and pending > 10:
+            marks.update(crash=time.perf_counter(), before=pending)
+            ask(str(data), COMMAND, {"line": "Crash OP2 0"})
+    elif "sibling" not in marks and pending > marks["before"]:
+        marks["sibling"] = time.perf_counter()
+    else:
+        marks["before"] = min(marks["before"], pending)
 
 
 def _command(network: NetworkRun, data: Path, marks: dict[str, float]) -> None:

@@ -82,6 +82,7 @@ def test_function_budget():
 
 
 CALLED_BY_USERS = {
+    "cli/commands/dadstorm/run_network.py: run_network": "options of the command line",
     "cli/commands/hailstorm/samples.py: run_sample": "options of the command line",
     "cli/commands/joins/data_delay.py: collect": "options of the command line",
     "cli/commands/joins/store_server.py: store_server": "options of the command line",

@@ -43,7 +43,7 @@ import os, re, sys, time
 
 class Odd:
     def does(self, fields):
-        print("printed by user code", flush=True)
+        print("printed by user code")
         os.write(1, b"written by user code\\n")
         return {
             "raises": lambda: [[fields[1]], 1 / 0],
@@ -51,6 +51,8 @@ class Odd:
             "number": lambda: [[1]],
             "ends": lambda: os._exit(7),
             "hangs": lambda: time.sleep(600),
+            "waits": lambda: [time.sleep(0.01) for _ in iter(lambda: os.path.exists(fields[1]), True)] and [],
+            "makes": lambda: open(fields[1], "w") and [],
             "holds": lambda: re.match(r"(a+)+$", "a" * 40 + "b"),
         }.get(fields[0], lambda: [[one] for one in fields])()
 """
@@ -204,6 +206,7 @@ def test_a_frozen_replica_is_given_up_and_ends_with_3_when_it_wakes(tmp_path):
         one.answers(10)
         one.next(Silent, "A", 0)
         assert one.fleet.state("A", 0) == "dead"
+        time.sleep(1.2)  # it is left alone
         os.kill(pids["A", 0], signal.SIGCONT)
         assert one.next(Woke) == ("A", 0, 3)
         assert one.start(("A", 0))["A", 0] != pids["A", 0]
@@ -214,6 +217,31 @@ def test_a_frozen_replica_is_given_up_and_ends_with_3_when_it_wakes(tmp_path):
         one.next(Started, "A", 0)
         one.fleet.deliver("A", 0, 21, tuples(10))
         one.answers(10)
+
+
+def test_a_replica_skips_what_is_withdrawn_and_holds_at_most_its_buffer(tmp_path, monkeypatch):
+    monkeypatch.setenv("TXSTORM_FAULT_TRACE", str(tmp_path / "trace"))
+    configuration = network(tmp_path, operator("A", spec="CUSTOM odd,Odd,does"))
+    with followed(configuration, FleetSettings(buffer=3, local=True)) as one:
+        one.start(("A", 0))
+        go, made = tmp_path / "go", tmp_path / "made"
+        for number in range(8):
+            one.fleet.deliver("A", 0, number, [("x", ("good",) if number else ("waits", str(go)))])
+        go.touch()
+        assert [answer.number for answer in one.answers(8)] == list(range(8))
+        go.unlink()
+        for number, text in enumerate(("waits", "makes", "good"), 10):
+            one.fleet.deliver("A", 0, number, [("x", (text, str(made if text == "makes" else go)))])
+        one.fleet.withdraw("A", 0, 11)
+        one.fleet.deliver("A", 0, 13, [("x", ("good",))])
+        wait(lambda: (tmp_path / "trace").read_text().count("replica.received") == 8 + 4)  # behind the withdrawal
+        go.touch()
+        assert [answer.number for answer in one.answers(3)] == [10, 12, 13]
+        assert not made.exists()
+    passed = [line.removeprefix("replica.") for line in (tmp_path / "trace").read_text().split()]
+    passed = passed[: passed.index("received", 32)]
+    there = [passed[:end].count("received") - passed[:end].count("answered") for end in range(len(passed) + 1)]
+    assert max(there) <= 3 + 1  # the master may have an answer before this is noted
 
 
 def test_user_code_that_raises_prints_hangs_or_ends_the_process(tmp_path, capfd):
@@ -330,6 +358,7 @@ def test_a_master_that_ends_takes_its_replicas_at_services_along(tmp_path):
             Fleet(remote, print, FleetSettings(key=other)).open()
         with followed(remote, FleetSettings(key=key)) as one:
             (pid,) = one.start(("A", 0)).values()
+            os.kill(pid, signal.SIGSTOP)
         wait(lambda: not lives(pid))
         refused = network(tmp_path, operator("B", addresses=f"tcp://127.0.0.1:{port}/b"))
         with pytest.raises(

@@ -1,6 +1,7 @@
 """Topology of an operator network: its operators as bolts and committers, on any engine, exactly once.
 
-A tuple travels as a list of fields, in the column ``fields``; beside it go the values by which receivers hash it, in
+It is one module, as all bolts share the form of the columns. A tuple travels as a list of fields, in the column
+``fields``; beside it go the values by which receivers hash it, in
 ``f1``, ``f2`` and so on. Tuples of files and topics have the column ``to`` instead, whose key group is that of their
 replica.
 
@@ -29,6 +30,7 @@ from txstorm.api.names import name_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import TransactionalSpout
 from txstorm.api.state import KeyedState, SinkTable
+from txstorm.books.books import Books
 from txstorm.dadstorm.configuration import EXACTLY_ONCE, Configuration, Operator, load
 from txstorm.dadstorm.operators import failure, load_code, output_path, writes_lines
 from txstorm.dadstorm.routing import tasks
@@ -130,19 +132,20 @@ class _SameNetwork(Companion):
     """Companion that refuses a data directory of another configuration; only commands may differ."""
 
     def __init__(self, configuration: Configuration, topology: Topology) -> None:
-        self._configuration = configuration
+        from txstorm.dadstorm.master.companion import network_json
+
+        self._recorded = network_json(configuration, "topology")
+
+    @override
+    def check(self, books: Books, data_dir: Path) -> None:
+        from txstorm.dadstorm.master.companion import check_same
+
+        check_same(books.front_end(NETWORK), self._recorded, data_dir)
 
     @override
     def open(self, site: CompanionSite) -> None:
-        from txstorm.dadstorm.master.companion import check_same, network_json
-
-        books, data_dir = site.session.books, site.session.data_dir
-        now, before = {**network_json(self._configuration), "way": "topology"}, books.front_end(NETWORK)
-        if before is not None and "way" not in before:
-            msg = f"{data_dir} is of a run by replicas, not of a topology; choose another --data-dir, or use --replicas"
-            raise InputError(msg)
-        check_same(before, now, data_dir)
-        if before != now and not books.put_if([], {NETWORK: now}):
+        books = site.session.books
+        if books.front_end(NETWORK) != self._recorded and not books.put_if([], {NETWORK: self._recorded}):
             msg = "another coordinator has written to the ledger"
             raise FencedError(msg)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,9 +104,11 @@ class Companion:
 
     Attributes:
         name: the key of `status` in the status of the run.
+        every: seconds after which `look` is called again at the latest, and requests of other processes are looked for.
     """
 
     name = ""
+    every = math.inf
 
     def check(self, books: Books, data_dir: Path) -> None:
         """Raise `InputError` if the topology cannot go on with what is in the data directory.

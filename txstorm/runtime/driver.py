@@ -86,8 +86,7 @@ class Driver:
         ends: PhaseEnds | None = None,
         commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
     ) -> None:
-        self._session = session
-        self._monitor = monitor
+        self._session, self._monitor = session, monitor
         self._planning = session.planning
         self._gate = session.gate
         self._system = session.system
@@ -112,6 +111,7 @@ class Driver:
         self._waiters = Waiters(session.planning)
         self.snapshots = Snapshots(session, lambda: self.state, self._commits.in_turn, self._loop.put, self._fail)
         self.companion: Companion = session.companion
+        self._loop.longest = min(self._loop.longest, self.companion.every)
         handlers = with_commands(self.companion.commands(), commands)
         self.control = Control(session, monitor, lambda: self.state, self._loop.feed, self.stop, handlers)
         self.control.companion, self.control.snapshots = self.companion, self.snapshots

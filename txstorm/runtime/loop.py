@@ -125,6 +125,7 @@ class Loop(Generic[S, E, C]):
     Attributes:
         state: the state after the last event.
         timers: delayed calls.
+        longest: interval, in seconds, after which `next` returns at the latest.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Loop(Generic[S, E, C]):
         self.timers = Timers(lanes.monotonic)
         self._step, self._carry_out, self._record, self._watch = step, carry_out, record, watch
         self._patience = SHORTEST
-        self._longest = lanes.longest
+        self.longest = lanes.longest
         self._calls = lanes.calls()
 
     def feed(self, event: E) -> None:
@@ -174,9 +175,9 @@ class Loop(Generic[S, E, C]):
     def next(self, *, idle: bool) -> Call | None:
         """Wait for the next call and return it; return None if a timer is due or the polling interval ends first.
 
-        While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`; otherwise it is `Lanes.longest`.
+        While the run is `idle`, the interval doubles from `SHORTEST` to `LONGEST`; otherwise it is `longest`.
         """
-        longest = self._patience if idle else self._longest
+        longest = min(self._patience, self.longest) if idle else self.longest
         self._patience = min(LONGEST, self._patience * 2) if idle else SHORTEST
         try:
             return self._calls.get(timeout=self.timers.wait(longest))

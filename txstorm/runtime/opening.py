@@ -199,11 +199,9 @@ def open_session(
     if topology.pending is not None:
         topology = _completed(topology, engine)
     start = Start(topology, engine, data_dir, options, monitor, sleep)
-    if (journal := _journal(options.journal)) is not None:
-        journal.close()  # only checks that it is writable, before any side effect
+    _check_journal(options.journal)
     program = program_of(compile_plan(topology), str(data_dir / "spill"))
-    settings = topology.settings
-    named = options.ledger or settings.ledger or zookeeper_spec(settings, topology.id)
+    named = options.ledger or topology.settings.ledger or zookeeper_spec(topology.settings, topology.id)
     if named is not None:
         named_ledger(named)
 
@@ -212,6 +210,7 @@ def open_session(
         engine.warm_up()
 
     writer = spark_writer(topology)
+    companion = Companion() if options.recorded is not None else companion_of(topology)
     try:
         books = _lease(start, chosen_ledger(data_dir, named), make_ready)
     except BaseException:
@@ -219,17 +218,16 @@ def open_session(
             writer.close()
         raise
     try:
-        companion = Companion() if options.recorded is not None else companion_of(topology)
         companion.check(books, data_dir)
         running = rebalanced_before(topology, books.parallelism())
         store, identity = _lead(start, running, books, writer)
-        place = Directory(data_dir, books.check_leads)
         if options.origin is not None:
             books.write_origin(options.origin.to_json())
         _empty_spill(data_dir / "spill", books)
         if running is not topology:
             program = program.with_plan(compile_plan(running))
-        return assemble(start, running, program, books, Led(store, identity, place, companion))
+        led = Led(store, identity, Directory(data_dir, books.check_leads), companion=companion)
+        return assemble(start, running, program, books, led)
     except BaseException as error:
         end = real_end(error, books)  # a process that was suspended may find tables created by its successor
         books.ledger.close()
@@ -419,10 +417,10 @@ class Led:
     store: StateStore
     identity: Identity
     place: TableDirectory
-    companion: Companion = field(default_factory=Companion)
     source: SpoutPlanner | None = None
     run: MakeRun = CommitRun
     external: bool | None = None
+    companion: Companion = field(default_factory=Companion)
 
 
 def assemble(start: Start, topology: Topology, program: Program, books: Books, led: Led) -> Session:
@@ -567,6 +565,12 @@ def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admi
     if options.available_now or options.end_of_input:
         gate.bound()
     return gate
+
+
+def _check_journal(path: Path | None) -> None:
+    """Raise `InputError` if the journal cannot be written."""
+    if (journal := _journal(path)) is not None:
+        journal.close()
 
 
 def _journal(path: Path | None) -> TextIO | None:

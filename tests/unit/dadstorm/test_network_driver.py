@@ -8,7 +8,7 @@ import pytest
 from txstorm.dadstorm.conditions import Conditions
 from txstorm.dadstorm.configuration import Command, parse
 from txstorm.dadstorm.delivery import Deliver, Item, Withdraw
-from txstorm.dadstorm.network import Lines, Network
+from txstorm.dadstorm.network import Held, Lines, Network
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.testing import NetworkTestDriver
 
@@ -165,6 +165,29 @@ def test_the_time_without_an_answer_is_doubled_at_each_resend(semantics, again):
     assert effects == [Withdraw("OP1", 0, second.number), Withdraw("OP1", 0, third.number)]
     assert network.outcome.resent == 2
     assert network.answered("OP1", third.number, [("f:0.2", [("x",)])], 36.0) == []
+
+
+def test_a_delivery_has_one_that_stands_for_it():
+    network, (first, _, last) = machine("at-least-once", 3)
+    network.frozen("OP1", 1, 1.0)
+    assert [(one.replica, one.items) for one in network.tick(10.0)] == [(2, first.items), (0, last.items)]  # not 1
+    assert [(one.replica, one.items) for one in network.dead("OP1", 0, 11.0)] == [(2, last.items)]
+    assert network.dead("OP1", 2, 12.0) == []  # replica 1 is frozen: held
+    held = [(one.replica, one.item.id) for one in network.outcome.held]
+    assert held == [(1, f"f:{replica}.{n}") for replica in range(3) for n in (1, 2)]
+    assert network.outcome.resent == 3
+
+
+def test_released_tuples_are_the_oldest_of_each_replica():
+    network, _ = machine("exactly-once", 2)
+    conditions = Conditions(frozenset({"OP1"}))
+    held = [Held("OP1", -1, at, Item(f"t{at}", ("x",)), "no live replica") for at in (1, 2, 3)]  # for 0, 1, 0
+    deliveries = [one for one in network.begin(2, conditions, [], held, None, 0.0) if isinstance(one, Deliver)]
+    network.answered("OP1", deliveries[1].number, [("t2", [("x",)])], 0.0)
+    network.dead("OP1", 1, 0.0)
+    network.dead("OP1", 0, 0.0)
+    assert network.outcome.released == held[:2]
+    assert network.outcome.held == held[:1]  # it stays, and keeps its age
 
 
 def test_a_replica_has_at_most_so_many_deliveries_as_its_buffer():

@@ -22,7 +22,7 @@ from txstorm.dadstorm.delivery import Deliver, Item
 from txstorm.dadstorm.network import Held, Lines, Network
 
 SEMANTICS = ("at-most-once", "at-least-once", "exactly-once")
-TIMEOUT, BUFFER = 10.0, 3
+TIMEOUT = 10.0
 
 
 def some_network(rng, semantics):
@@ -168,6 +168,7 @@ class World:
             if self.rng.random() < 0.8:
                 self.conditions, _ = self.conditions.apply(Command("Start", one.id))
         self.now, self.plan, self.held, self.fed, self.txid = 0.0, None, [], Counter(), 0
+        self.buffer = self.rng.choice((1, 1, 3))
         self.calm, self.forgetful = self.rng.choice((0, 0.5, 0.8, 0.9)), self.rng.choice((0, 0, 0.2))
         self.emitted = {one.id: [] for one in self.network.operators}
         self.places = [(one.id, replica) for one in self.network.operators for replica in range(one.replicas)]
@@ -188,7 +189,7 @@ class World:
         return lines
 
     def open(self):
-        self.machine = Network(self.network, self.conditions, TIMEOUT, BUFFER)
+        self.machine = Network(self.network, self.conditions, TIMEOUT, self.buffer)
         self.processes = {one: Process() for one in self.places}
         self.carrying = False
 
@@ -367,6 +368,7 @@ class World:
     def run(self):
         for _ in range(self.rng.randrange(20, 120)):
             self.step()
+        self.buffer = self.rng.choice((1, 1, 3))
         self.calm, self.forgetful = 1, 0
         for process in self.processes.values():
             process.asleep = False

@@ -25,15 +25,20 @@ from txstorm.results.read import read_sink, read_state
 from txstorm.runtime.companion import CommandHandler, Companion, CompanionSite, Decision
 from txstorm.topology.graph import Topology
 
+__all__ = ["COMMAND", "CONDITIONS", "NETWORK", "NetworkCompanion"]
 COMMAND = "dadstorm.command"
 LOG = "dadstorm.log"
 """Name of the log in the data directory."""
+
+
+_WAYS = {"replicas": "by replicas", "topology": "as a topology"}
 
 
 class NetworkCompanion(Companion):
     """Carries out the script and commands of other terminals, follows the fleet, and writes the log."""
 
     name = "dadstorm"
+    every = 0.05
 
     def __init__(self, topology: Topology, run: NetworkRun) -> None:
         self._run, self._configuration = run, run.configuration
@@ -160,8 +165,8 @@ class NetworkCompanion(Companion):
                 conditions = conditions.died(*key)
                 self._note("crash", key, f"{_name(key)} is silent, and is given up")
             case Refused(text=text):
-                conditions = conditions.died(*key)
                 self._note("crash", key, f"{_name(key)} cannot be started: {text}")
+                raise InputError(text)
             case Woke(code=code):
                 self._note("crash", key, f"{_name(key)}, which was given up, has ended: {_ended(code)}")
             case Resent(tuples=tuples):
@@ -296,16 +301,22 @@ class NetworkCompanion(Companion):
                     self._log_tuple(one.id, row["replica"], row["id"], row["fields"], row["_txid"])
 
 
-def network_json(configuration: Configuration) -> dict[str, Any]:
-    """Return what a data directory records of a configuration."""
+def network_json(configuration: Configuration, way: str = "replicas") -> dict[str, Any]:
+    """Return what a data directory records of a configuration, and of the way in which it is run."""
     known = configuration.to_json()
-    return {name: known[name] for name in ("semantics", "logging", "operators", "commands")}
+    return {"way": way, **{name: known[name] for name in ("semantics", "logging", "operators", "commands")}}
 
 
 def check_same(before: Mapping[str, Any] | None, now: Mapping[str, Any], data_dir: Path) -> None:
     """Raise `InputError` if a configuration differs in more than commands from that of the data directory."""
     if before is None:
         return
+    if before["way"] != now["way"]:
+        msg = (
+            f"{data_dir} is of a run {_WAYS[before['way']]}, and cannot be gone on with {_WAYS[now['way']]}; choose "
+            "another --data-dir"
+        )
+        raise InputError(msg)
     found = [f"{name}: it was {before[name]}, and is {now[name]}" for name in ("semantics", "logging")
              if before[name] != now[name]]  # fmt: skip
     ops = [{one["id"]: one for one in document["operators"]} for document in (before, now)]

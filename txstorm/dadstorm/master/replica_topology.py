@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
@@ -20,12 +18,15 @@ from txstorm.dadstorm.master.carrier import PLAN, Carrier
 from txstorm.dadstorm.master.companion import NetworkCompanion
 from txstorm.dadstorm.master.network_run import NetworkOptions, NetworkRun
 from txstorm.dadstorm.processes.fleet import FleetSettings
-from txstorm.dadstorm.source import FileParts, FilesSpout, Part, Room, Rows
+from txstorm.dadstorm.source import FileParts, FilesSpout, Part, Room, Rows, TopicSpout
+from txstorm.dadstorm.topology import topology_id
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
 
 SOURCE, NETWORK = "source", "network"
 """Ids of spout and committer."""
+FILES = "files"
+"""Name of the files in `read` of the metadata; a topic has that of its operator and its URL."""
 SETTINGS = {"finish_ahead": False, "enable_timeouts": False}
 """Nothing is carried ahead of its turn; and an Interval or a slow CUSTOM may take any time: `ack_timeout` is for that.
 """
@@ -47,8 +48,9 @@ def replica_topology(
     """
     options = options or NetworkOptions()
     run = NetworkRun(configuration, options)
-    name = id or re.sub(r"[^A-Za-z0-9_-]", "-", Path(configuration.name).stem).strip("-") or "network"
-    builder = TransactionalTopologyBuilder(name, SOURCE, NetworkSource(configuration, run, options.max_batch_rows))
+    builder = TransactionalTopologyBuilder(
+        id or topology_id(configuration), SOURCE, NetworkSource(configuration, run, options.max_batch_rows)
+    )
     carrier = Carrier(configuration, run, options.max_batch_rows, options.fleet.allow)
     builder.set_bolt(NETWORK, carrier).global_grouping(SOURCE).global_grouping(SOURCE, PLAN)
     built = builder.set_settings({**SETTINGS, **(settings or {})}).build_topology()
@@ -61,35 +63,52 @@ def replicas(path: str, allow: tuple[str, ...] = (), id: str | None = None) -> T
 
 
 class NetworkSource(FilesSpout):
-    """Spout of a network: lines of the started first operators, and the conditions of each transaction.
+    """Spout of a network: tuples of the started first operators, and the conditions of each transaction.
 
-    Metadata: ``{"txid", "conditions", "lines", "read"}``; `lines` as `FileParts` has them, of this or an earlier
-    transaction; `read`: whether this one has lines.
+    Metadata: ``{"txid", "conditions", "lines", "topics": {name: position}, "read": [source, …]}``: of files, what
+    `FileParts` has, and of topics, what their coordinators have, of this or an earlier transaction; `read` names those
+    that this one reads.
     """
 
     def __init__(self, configuration: Configuration, run: NetworkRun, rows: int) -> None:
         super().__init__(configuration, rows, Rows())
         self.configuration, self.run = configuration, run
+        self.topics = {
+            f"{one.id} {source.text}": TopicSpout(source.text, one.id, one.replicas, rows, Rows())
+            for one in configuration.operators
+            for source in one.sources
+            if source.kind == "kafka"
+        }
+
+    def check(self) -> None:
+        """Raise `SpoutError` if a file or topic cannot be read."""
+        super().check()
+        for topic in self.topics.values():
+            topic.check()
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
-        """Declare the streams of lines and of conditions."""
+        """Declare the streams of tuples and of conditions."""
         super().declare_output_fields(declarer)
         declarer.declare_stream(PLAN, "conditions")
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return the coordinator."""
-        return _Coordinator(self.configuration, self.run, self.files)
+        topics = {name: topic.coordinator(context) for name, topic in self.topics.items()}
+        return _Coordinator(self.configuration, self.run, self.files, topics)
 
     def emitter(self, context: TaskContext) -> Emitter:
         """Return the emitter."""
-        return _Emitter(super().emitter(context))
+        topics = {name: topic.emitter(context) for name, topic in self.topics.items()}
+        return _Emitter({FILES: super().emitter(context), **topics})
 
 
 class _Coordinator(SpoutCoordinator):
-    """Plans a transaction when lines may be read, or held tuples can go on; one at a time while anything is held."""
+    """Plans a transaction when tuples may be read, or held ones can go on; one at a time while anything is held."""
 
-    def __init__(self, configuration: Configuration, run: NetworkRun, files: FileParts) -> None:
-        self._configuration, self._run, self._files = configuration, run, files
+    def __init__(
+        self, configuration: Configuration, run: NetworkRun, files: FileParts, topics: Mapping[str, SpoutCoordinator]
+    ) -> None:
+        self._configuration, self._run, self._files, self._topics = configuration, run, files, topics
         self._idle: Any = None
         """Conditions and committed txid when the source was asked last, if there was nothing to do."""
 
@@ -98,16 +117,33 @@ class _Coordinator(SpoutCoordinator):
         self._idle = None
         if not run.is_open or (run.committed_txid < txid - 1 and not run.is_free):
             return NOT_READY
-        before = (prev_metadata or {}).get("lines")
+        before = prev_metadata or {"lines": None, "topics": {}}
         going, most = run.going(), run.options.max_batch_rows
         rows = max(0, most - sum(min(number, most) for number in going.values()))
-        may_read = rows and self._files.parts
-        lines = self._files.plan(txid, before, rows, self._limits(rows, going)) if may_read else None
-        if lines is None and not going:
+        planned: dict[str, Any] = {}
+        if rows and self._files.parts:
+            lines = self._files.plan(txid, before["lines"], rows, self._limits(rows, going))
+            planned |= {} if lines is None else {FILES: lines}
+        for name, topic in self._started().items() if rows else ():
+            found = topic.initialize_transaction(txid, before["topics"].get(name)) if topic.is_ready() else NOT_READY
+            planned |= {} if found is NOT_READY else {name: found}
+        if not planned and not going:
             self._idle = conditions, run.committed_txid
             return NOT_READY
-        read = lines is not None
-        return {"txid": txid, "conditions": conditions.to_json(), "lines": lines if read else before, "read": read}
+        read, lines = list(planned), planned.pop(FILES, before["lines"])
+        places = {"lines": lines, "topics": {**before["topics"], **planned}, "read": read}
+        return {"txid": txid, "conditions": conditions.to_json(), **places}
+
+    def _started(self) -> dict[str, SpoutCoordinator]:
+        """Return the topics whose tuples may be read: of started operators that have room for them."""
+        conditions, run = self._run.conditions, self._run
+        operators = {name: name.partition(" ")[0] for name in self._topics}
+        waits = {key[0] for key in run.held} & set(conditions.intervals)
+        return {
+            name: topic
+            for name, topic in self._topics.items()
+            if operators[name] in conditions.started and operators[name] not in waits
+        }
 
     def _limits(self, rows: int, going: Mapping[tuple[str, int], int]) -> dict[Part, Room]:
         """Return the room for each part of a started operator, which parts of one receiving replica share."""
@@ -125,21 +161,43 @@ class _Coordinator(SpoutCoordinator):
 
     def committed(self, metadata: Any) -> None:
         self._run.committed_txid = metadata["txid"]
+        for name, position in metadata["topics"].items():
+            self._topics[name].committed(position)
 
     def latest(self) -> Any:
-        return True
+        return {name: topic.latest() for name, topic in self._topics.items()}
 
     def reached(self, metadata: Any, mark: Any) -> bool:
         """Return whether the script is over, and nothing moves: the run then ends, unless it stays."""
         run, last = self._run, 0 if metadata is None else metadata["txid"]
-        return run.script_over and not run.news and self._idle == (run.conditions, last) and run.committed_txid == last
+        positions = {} if metadata is None else metadata["topics"]
+        return (
+            run.script_over
+            and not run.news
+            and run.committed_txid == last
+            and self._idle == (run.conditions, last)
+            and all(topic.reached(positions.get(name), mark[name]) for name, topic in self._started().items())
+        )
+
+    def close(self) -> None:
+        for topic in self._topics.values():
+            topic.close()
 
 
 class _Emitter(Emitter):
-    def __init__(self, lines: Emitter) -> None:
-        self._lines = lines
+    def __init__(self, sources: Mapping[str, Emitter]) -> None:
+        self._sources = sources
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Any, collector: Collector) -> None:
         collector.emit(json.dumps(metadata["conditions"], sort_keys=True), stream=PLAN)
-        if metadata["read"]:
-            self._lines.emit_batch(attempt, metadata["lines"], collector)
+        for name in metadata["read"]:
+            position = metadata["lines"] if name == FILES else metadata["topics"][name]
+            self._sources[name].emit_batch(attempt, position, collector)
+
+    def cleanup_before(self, txid: int) -> None:
+        for source in self._sources.values():
+            source.cleanup_before(txid)
+
+    def close(self) -> None:
+        for source in self._sources.values():
+            source.close()

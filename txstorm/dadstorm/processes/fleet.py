@@ -1,4 +1,7 @@
-"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report."""
+"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report.
+
+It is one module, as the states of a replica and what each message does to them belong together.
+"""
 
 from __future__ import annotations
 
@@ -433,8 +436,9 @@ class Fleet:
             self._tell(event)
 
     def _lost(self, link: _Link) -> None:
-        """Take note that a connection has ended: of a replica that is dead, or will be."""
-        assert link.service is not None
+        """Take note that the connection of a replica has ended; unless it was given up, it is dead, or is killed."""
+        if link.service is None or link.state == "given up":
+            return
         if not link.gone.wait(_GRACE):
             link.service.kill(link.number)
             link.gone.wait(_GRACE)

@@ -1,6 +1,6 @@
 """Sources of operator networks: data files divided among replicas, topics of Kafka, and tuples as columns.
 
-May import: dadstorm, spouts.
+May import: dadstorm.configuration, dadstorm.values, spouts.files.text_lines, spouts.kafka.
 Start: files.py.
 """
 

@@ -78,7 +78,7 @@ class _SplittingCollector:
         self.report_error = self.reportError = inner.report_error
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
-        """Ignore the places of records: places of tuples are told by `emit_batch`."""
+        """Ignore the places of records: `emit_batch` gives those of tuples."""
 
     def emit_batch(self, batch: Any) -> None:
         """Emit the tuples of the records of one partition."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from txstorm.cli.commands.dadstorm.language import Allow, File
 from txstorm.cli.commands.run import Standby, settings_of
 from txstorm.cli.options import EngineName, Json, Ledger, LogLevel
 
@@ -35,38 +37,42 @@ Settings for --set: ack_timeout, ping, buffer, max_batch_rows, and those of txst
 OWN = {"ack_timeout": float, "ping": float, "buffer": int, "max_batch_rows": int}
 
 
+Replicas = Annotated[bool, typer.Option("--replicas", help="By replica processes, the default.")]
+Engine = Annotated[EngineName | None, typer.Option(help="As a topology on this engine.", show_default=False)]
+Id = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="Id of the topology.", show_default="the name of FILE")
+]
+Directory = Annotated[
+    str | None, typer.Option(metavar="DIR", show_default="./txstorm-data/ID", help="Tables and ledger.")
+]
+Local = Annotated[bool, typer.Option("--local", help="All replicas on this machine, whatever their addresses say.")]
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Key of the process creation services.", show_default="see pcs --help"),
+]
+Step = Annotated[bool, typer.Option("--step", help="Carry out one command of the script at each Enter.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Go on when the script is over and nothing moves.")]
+Log = Annotated[str | None, typer.Option(metavar="FILE", help="The log.", show_default="DIR/dadstorm.log")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated.")]
+Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level of messages on standard error.")]
+
+
 def run_network(
-    file: Annotated[str, typer.Argument(metavar="FILE", show_default=False, help="The configuration.")],
-    replicas: Annotated[bool, typer.Option("--replicas", help="By replica processes, the default.")] = False,
-    engine: Annotated[EngineName | None, typer.Option(help="As a topology on this engine.", show_default=False)] = None,
-    id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Id of the topology.", show_default="the name of FILE")
-    ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", show_default="./txstorm-data/ID", help="Tables and ledger.")
-    ] = None,
+    file: File,
+    replicas: Replicas = False,
+    engine: Engine = None,
+    id: Id = None,
+    data_dir: Directory = None,
     ledger: Ledger = None,
     standby: Standby = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="All replicas on this machine, whatever their addresses say.")
-    ] = False,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Key of the process creation services.", show_default="see pcs --help"),
-    ] = None,
-    step: Annotated[bool, typer.Option("--step", help="Carry out one command of the script at each Enter.")] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="Go on when the script is over and nothing moves.")] = False,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE", help="A module that CUSTOM may name; may be repeated.", show_default=False),
-    ] = None,
-    log: Annotated[str | None, typer.Option(metavar="FILE", help="The log.", show_default="DIR/dadstorm.log")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated.")
-    ] = None,
-    log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="Lowest level of messages on standard error.")
-    ] = LogLevel.warning,
+    local: Local = False,
+    key: Key = None,
+    step: Step = False,
+    stay: Stay = False,
+    allow: Allow = None,
+    log: Log = None,
+    settings: Sets = None,
+    log_level: Level = LogLevel.warning,
     json: Json = False,
 ) -> int:
     """Run an operator network: each replica a process that may be killed and frozen, or a topology on an engine.
@@ -80,30 +86,28 @@ def run_network(
     from txstorm.cli.execute import Request, execute
     from txstorm.cli.output import log_to, stderr
     from txstorm.dadstorm.configuration import check_files, load
+    from txstorm.dadstorm.master.replica_topology import replica_topology
+    from txstorm.dadstorm.topology import build_topology
 
     console = stderr()
     log_to(console, log_level)
     configuration = load(file)
-    check_files(configuration, allow or ())
     for warning in configuration.warnings:
         console.print(f"{file}:{warning['line']}:{warning['column']}: warning: {warning['message']}", soft_wrap=True)
+    modules = tuple(allow or ())
+    check_files(configuration, modules)
     own, core = _settings(settings or [])
     request = Request(data_dir=data_dir, ledger=ledger, standby=standby, available_now=not stay, settings=core)
     if engine is not None:
-        from txstorm.dadstorm.topology import build_topology
-
-        topology = build_topology(configuration, id, allow=allow or (), max_batch_rows=own.get("max_batch_rows", 1000))
-        made = f"txstorm.dadstorm.topology:network({file!r}, {tuple(allow or ())!r}, {id!r})"
-        ending = execute(topology, replace(request, engine=engine.value, target=made), console)
-        return _concluded(ending, configuration, None, json=json, debug=log_level is LogLevel.debug)
-    from txstorm.dadstorm.master.replica_topology import replica_topology
-
-    options = _options(own, allow=tuple(allow or ()), local=local, key=key, log=log, step=step, stay=stay)
-    topology, run = replica_topology(configuration, options, id)
-    if step:
-        _step_by_enter(run, console)
-    made = f"txstorm.dadstorm.master.replica_topology:replicas({file!r}, {tuple(allow or ())!r}, {id!r})"
-    ending = execute(topology, replace(request, engine="local", target=made), console, beside=lambda: [_table(run)])
+        topology = build_topology(configuration, id, allow=modules, max_batch_rows=own.get("max_batch_rows", 1000))
+        ending, run = execute(topology, replace(request, engine=engine.value), console), None
+    else:
+        options = _options(own, allow=modules, local=local, key=key, log=log, step=step, stay=stay)
+        topology, run = replica_topology(configuration, options, id)
+        if step:
+            _step_by_enter(run, console)
+        target = f"txstorm.dadstorm.master.replica_topology:replicas({os.path.abspath(file)!r}, {modules!r}, {id!r})"
+        ending = execute(topology, replace(request, engine="local", target=target), console, lambda: [_table(run)])
     return _concluded(ending, configuration, run, json=json, debug=log_level is LogLevel.debug)
 
 
@@ -152,7 +156,7 @@ def _step_by_enter(run: NetworkRun, console: Any) -> None:
 
 
 def _table(run: NetworkRun) -> Any:
-    from txstorm.cli.commands.dadstorm.beside import replica_table
+    from txstorm.cli.commands.dadstorm.network_views import replica_table
 
     return replica_table(run.replicas())
 

@@ -113,9 +113,9 @@ def log(
     from pathlib import Path
 
     from txstorm.cli.output import print_json, print_text
+    from txstorm.dadstorm.master.companion import CONDITIONS
     from txstorm.dadstorm.master.run_log import read_log
     from txstorm.errors import InputError
-    from txstorm.ledger.paths import CONDITIONS
 
     found = _recorded(data_dir, CONDITIONS)
     if found is None or not Path(found["log"]).exists():
@@ -139,8 +139,8 @@ def _recorded(data_dir: str, path: str) -> Any:
 
 def _not_kept(data_dir: str, operator: str) -> Exception:
     from txstorm.api.names import near
+    from txstorm.dadstorm.master.companion import NETWORK
     from txstorm.errors import InputError
-    from txstorm.ledger.paths import NETWORK
 
     network = _recorded(data_dir, NETWORK)
     ids = [one["id"] for one in network["operators"]] if network else []
