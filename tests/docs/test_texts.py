@@ -133,9 +133,7 @@ def test_every_command_and_option_is_described(command: str):
     assert {option for option in options if option not in page} == set()
 
 
-ROOMS = (
-    "spouts bolts sinks windows monoids stateful joins pipelines hailstorm dadstorm testing simulation errors notebook".split()
-)
+ROOMS = "spouts bolts sinks windows monoids stateful joins pipelines hailstorm dadstorm testing simulation errors notebook".split()
 PUBLIC = {"txstorm", *(f"txstorm.{room}" for room in ROOMS)}
 """Homes of public names; all other modules may move."""
 
