@@ -1,4 +1,7 @@
-"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report."""
+"""Fleet: the replica processes of a run, on this machine or behind process creation services, and what they report.
+
+This is one module, as starting, feeding, pinging and losing a replica are steps of one life under one lock.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +210,7 @@ class Fleet:
         self._lanes.start(self._ping, "dadstorm-ping")
 
     def close(self) -> None:
-        """End all replicas, also those given up; when it returns none is left, and nothing more is told. Repeatable."""
+        """End all replicas, also those given up; when it returns none is left. No event follows; repeatable."""
         with self._lock:
             self._closed.set()
             door, self._door = self._door, None
@@ -328,7 +331,7 @@ class Fleet:
                 self._pump(link)
 
     def withdraw(self, operator: str, replica: int, number: int) -> None:
-        """Withdraw a delivery: no event is told of it any more, and the replica skips what is left of it."""
+        """Withdraw a delivery: no event of it follows, and the replica skips what is left of it."""
         with self._lock:
             link = self._links.get((operator, replica))
             if link is None:
