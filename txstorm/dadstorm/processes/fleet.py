@@ -210,7 +210,7 @@ class Fleet:
         self._lanes.start(self._ping, "dadstorm-ping")
 
     def close(self) -> None:
-        """End all replicas, also those given up; when it returns none is left, and nothing more is told. Repeatable."""
+        """End all replicas, also those given up; when it returns none is left. No event follows; repeatable."""
         with self._lock:
             self._closed.set()
             door, self._door = self._door, None
@@ -331,7 +331,7 @@ class Fleet:
                 self._pump(link)
 
     def withdraw(self, operator: str, replica: int, number: int) -> None:
-        """Withdraw a delivery: no event is told of it any more, and the replica skips what is left of it."""
+        """Withdraw a delivery: no event of it follows, and the replica skips what is left of it."""
         with self._lock:
             link = self._links.get((operator, replica))
             if link is None:

@@ -44,7 +44,7 @@ _WHY = {
 
 
 def serve(told: str) -> None:
-    """Run a replica until it is told to end, or has lost its service or master; the body of a process.
+    """Run a replica until the master ends it, or it has lost its service or master; the body of a process.
 
     Args:
         told: JSON of what the fleet tells it.
