@@ -23,7 +23,7 @@ _PLAIN = {int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.bina
 """Types of values that become columns; an int beyond 64 bits does not, and is emitted as it is."""
 
 _AT_ONCE = 1024
-"""Number of records converted at once: so many tuples stay in the processor's cache, and Python reuses their memory."""
+"""Number of records converted at once: these tuples stay in the processor's cache, and Python reuses their memory."""
 
 
 class ConvertedSpout(TransactionalSpout):

@@ -48,7 +48,7 @@ class CustomFailed(TxstormError):
 
 @dataclass
 class Carried:
-    """What a transaction did, for counters and the log.
+    """Effects of a transaction, for counters and the log.
 
     Attributes:
         traffic: the numbers after it.

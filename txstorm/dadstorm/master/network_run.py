@@ -75,7 +75,7 @@ def _shared(token: str) -> NetworkRun | None:
 
 
 class NetworkRun:
-    """What spout, carrier and companion of one run share; unpickled in the process of the run, it is the same object.
+    """Common state of spout, carrier and companion of one run; unpickled in its process, it is the same object.
 
     The companion opens it and changes the conditions, on the driver thread; `carry` and `carried` are called on the
     commit thread. Events of the fleet wait in one queue, which `carry` empties while it carries, `pump` otherwise.

@@ -77,7 +77,7 @@ def run_network(
 ) -> int:
     """Run an operator network: each replica a process that may be killed and frozen, or a topology on an engine.
 
-    It ends when the script is over and nothing moves any more; what is held then is told, and the next run goes on
+    It ends when the script is over and nothing moves any more; what is held then is shown, and the next run goes on
     with it. With --json: {"topology", "semantics", "committed_txid", "txids", "tuples", "seconds", "replays", "lost",
     "repeated", "held": {OP: {replica: n}}, "operators": {OP: {"received", "processed", "emitted"}}, "data_dir", "log"}.
     """
