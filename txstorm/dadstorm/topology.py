@@ -1,7 +1,6 @@
 """Topology of an operator network: its operators as bolts and committers, on any engine, exactly once.
 
-It is one module, as all bolts share the form of the columns. A tuple travels as a list of fields, in the column
-``fields``; beside it go the values by which receivers hash it, in
+A tuple travels as a list of fields, in the column ``fields``; beside it go the values by which receivers hash it, in
 ``f1``, ``f2`` and so on. Tuples of files and topics have the column ``to`` instead, whose key group is that of their
 replica.
 
@@ -380,6 +379,7 @@ class _Unique(_Stateful):
     def __init__(self, operator: Operator, sent: tuple[int, ...]) -> None:
         super().__init__(operator, sent)
         self.state = seen_state(operator)
+        self.internal_states = (self.state.name,)  # a value goes to one task, though its column has another name
 
     def finish_batch(self) -> None:
         """Emit the tuples with new values, and remember these."""
