@@ -27,7 +27,7 @@ from txstorm.cli.commands import (
     time_travel,
     windows,
 )
-from txstorm.cli.commands.dadstorm import language, network_views, pcs, run_network
+from txstorm.cli.commands.dadstorm import language, network_drill, network_views, pcs, run_network
 from txstorm.cli.commands.hailstorm import samples, snapshots
 from txstorm.cli.commands.joins import data_delay, join, store_server
 from txstorm.errors import InputError
@@ -112,7 +112,14 @@ snapshots.hailstorm_app.command("run_sample")(samples.run_sample)
 snapshots.hailstorm_app.command("run_sample_emitter")(samples.run_sample_emitter)
 app.add_typer(snapshots.hailstorm_app, name="hailstorm")
 language.dadstorm_app.command("run", epilog=run_network.RUN_NETWORK_EPILOG)(run_network.run_network)
-for _command in (network_views.command, network_views.status, network_views.output, network_views.log, pcs.pcs):
+for _command in (
+    network_views.command,
+    network_views.status,
+    network_views.output,
+    network_views.log,
+    pcs.pcs,
+    network_drill.drill,
+):
     language.dadstorm_app.command()(_command)
 app.add_typer(language.dadstorm_app, name="dadstorm")
 app.command("simulate")(simulate.simulate)
