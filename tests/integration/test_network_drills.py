@@ -17,7 +17,7 @@ A input_ops numbers.data rep_fact 2 routing primary address tcp://localhost:1/a,
 B input_ops A rep_fact 2 routing random address tcp://localhost:3/a, tcp://localhost:4/a operator_spec UNIQ 2
 C input_ops B rep_fact 1 routing primary address tcp://localhost:5/a operator_spec DUP
 D input_ops A rep_fact 1 routing primary address tcp://localhost:6/a operator_spec DUP
-Interval B 50
+Interval B 300
 Start A
 Start B
 Start C
