@@ -89,7 +89,7 @@ def test_pictures_are_up_to_date(picture: Path):
 
 def test_every_error_is_in_the_operators_table():
     kinds = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.TxstormError)}
-    table = TEXTS[ROOT / "docs" / "operations.md"]
+    table = TEXTS[ROOT / "docs" / "failures.md"]
     missing = {kind.__name__ for kind in kinds - {errors.TxstormError, errors.InputError}}
     assert {kind for kind in missing if f"`{kind}`" not in table} == set()
     for kinds_named, code in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (\d) \|", table, re.MULTILINE):

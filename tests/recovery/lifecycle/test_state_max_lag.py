@@ -60,9 +60,9 @@ def test_spark_sees_both_keys_of_a_busy_run(place, spark):
 
 
 def exact(spark, data_dir):
-    """Return the current rows by the README's query, which is consistent as of one txid even during a run."""
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    query = readme.partition("```sql\n")[2].partition("```")[0].replace("txstorm-data/word-count", str(data_dir))
+    """Return the current rows by the query of docs/reading-tables.md, which is consistent as of one txid even during a run."""
+    page = (Path(__file__).parents[3] / "docs" / "reading-tables.md").read_text(encoding="utf-8")
+    query = page.partition("```sql\n")[2].partition("```")[0].replace("txstorm-data/words", str(data_dir))
     query = query.replace("SELECT word, n FROM ranked", "SELECT * FROM ranked")
     return [row.asDict() for row in spark.sql(query.replace("word", "kind")).collect()]
 
