@@ -22,7 +22,7 @@ from txstorm.operations.lifecycle import activate, deactivate
 from txstorm.results.views import SinkView, StateView, committed_txid, kept_txid, tables_of
 from txstorm.runtime.handle import RunHandle
 
-log = logging.getLogger("txstorm.notebook")
+log = logging.getLogger(__name__)
 LEAVE = "Interrupt the cell to stop watching; the run continues. handle.stop() ends the run."
 MOVED = "Shown again by a later cell."
 ACTIONS: dict[str, tuple[str, tuple[str, ...], Callable[[RunHandle], object]]] = {

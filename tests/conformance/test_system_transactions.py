@@ -114,7 +114,7 @@ def test_later_runs_read_nothing_more_until_a_rewind(world, make_engine, tmp_pat
     world.append(0, "later")
     for options in ({}, {"available_now": True}, {"end_of_input": True}):
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "txstorm.driver"):
+        with caplog.at_level(logging.WARNING, "txstorm.runtime.driver"):
             handle = run(made, engine=make_engine(), data_dir=data, **options)
             handle.awaitTermination(120)
         assert f"the input of topology system ended with txid {last}" in caplog.text

@@ -17,7 +17,7 @@ from typing import Any
 from txstorm.clients.class_archive import java_options, java_program
 from txstorm.errors import InputError, MissingDependency
 
-log = logging.getLogger("txstorm.spark")
+log = logging.getLogger(__name__)
 
 DAEMON = "txstorm.engine.spark_daemon"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"

@@ -25,7 +25,7 @@ from txstorm.engine.task.commit_job import as_cargo, of_cargo, run_share
 from txstorm.engine.task.stage import StageTask
 from txstorm.errors import EngineError, InputError, SessionLost, TxstormError
 
-log = logging.getLogger("txstorm.spark")
+log = logging.getLogger(__name__)
 SCHEMA = pa.schema([pa.field("target", pa.int32()), pa.field("cargo", pa.binary())])
 _FLUSH_BYTES = 8 << 20
 _programs: dict[str, Program] = {}

@@ -46,7 +46,7 @@ from txstorm.runtime.companion import Beginning, Companion, CompanionSite
 from txstorm.runtime.snapshots import ClockSnapshot
 from txstorm.topology.graph import Topology
 
-log = logging.getLogger("txstorm.hailstorm")
+log = logging.getLogger(__name__)
 Watch = Callable[[MasterState], object]
 
 

@@ -24,7 +24,7 @@ from txstorm.topology.settings import Settings
 if TYPE_CHECKING:
     from txstorm.clients.zookeeper.session import ZooKeeperSession
 
-log = logging.getLogger("txstorm.hailstorm")
+log = logging.getLogger(__name__)
 FORMAT = 1
 MASTER, LIVING = "master_state", "living_processors"
 RENEWAL = 0.1

@@ -32,7 +32,7 @@ from txstorm.runtime.snapshots import ClockSnapshot
 from txstorm.storage.rows.schema import key_fields, value_fields
 from txstorm.topology.graph import Topology
 
-log = logging.getLogger("txstorm.hailstorm")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from txstorm.errors import InputError, MissingDependency
 from txstorm.hailstorm.entries import entries_of, entries_text, state_of
 from txstorm.masks import masked_url
 
-log = logging.getLogger("txstorm.hailstorm")
+log = logging.getLogger(__name__)
 VERSION = 1
 """Version of the format of files and rows."""
 KEEP = 2

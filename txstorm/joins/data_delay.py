@@ -15,7 +15,7 @@ from txstorm.errors import InputError
 if TYPE_CHECKING:
     from txstorm.clients.http import JsonClient
 
-log = logging.getLogger("txstorm.joins")
+log = logging.getLogger(__name__)
 
 LOOK_BACK = 16
 """Records before the last consumed one that are looked at, since times may decrease."""

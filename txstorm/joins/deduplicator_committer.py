@@ -26,7 +26,7 @@ from txstorm.keys import EQUAL, WRITTEN, equal_id, hash_rows, id_text, id_texts
 from txstorm.user_code import InDriver
 from txstorm.windows.rules.event_time import instant
 
-log = logging.getLogger("txstorm.deduplicator")
+log = logging.getLogger(__name__)
 
 ID, PASSED, TXID = "id", "passed", "txid"
 """Columns of the known ids: the id as text, the stamp and the txid with which it became known."""

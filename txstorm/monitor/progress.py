@@ -21,7 +21,7 @@ from txstorm.coordinator.machine import State
 from txstorm.display import facts, time_of
 from txstorm.lanes import THREADS, start_thread
 
-log = logging.getLogger("txstorm.monitor")
+log = logging.getLogger(__name__)
 RECENT = 100
 QUEUE = 10_000
 """Maximum number of progress records that wait for the listeners; further records are dropped."""

@@ -19,7 +19,7 @@ from txstorm.joins.data_delay import LOOK_BACK, DelayReport, collect
 from txstorm.lanes import THREADS
 from txstorm.results.views import committed_document
 
-log = logging.getLogger("txstorm.joins")
+log = logging.getLogger(__name__)
 
 ASK = 2.0
 """Seconds to wait for offsets, and for records."""

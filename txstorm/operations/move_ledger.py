@@ -18,7 +18,7 @@ from txstorm.ledger.open import local_directory, moved_to, open_spec
 from txstorm.ledger.port import ABSENT, Delete, Entry, Ledger, Put, in_commits
 from txstorm.ledger.values import decode_value, encode_value
 
-log = logging.getLogger("txstorm.ledger")
+log = logging.getLogger(__name__)
 COPYING = "copying"
 """Path of the marker in a target ledger while the copy is incomplete."""
 

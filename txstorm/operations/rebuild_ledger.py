@@ -22,7 +22,7 @@ from txstorm.operations.savepoints import forget_notes, noted_savepoints
 from txstorm.recovery.lost_ledger import Found, find_tables, outside_folders, unfinished_group
 from txstorm.storage.tables.intent import UNKNOWN, Intent, TxidRecord
 
-log = logging.getLogger("txstorm.recover")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from txstorm.recovery.table_checks import publications, raise_reachable
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import OUTSIDE, Intent
 
-log = logging.getLogger("txstorm.repair")
+log = logging.getLogger(__name__)
 
 
 def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:

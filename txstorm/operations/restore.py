@@ -27,7 +27,7 @@ from txstorm.recovery.clone import clone_tables
 from txstorm.storage.tables.history import append_history
 from txstorm.storage.tables.identity import TopologyIdentity
 
-log = logging.getLogger("txstorm.savepoint")
+log = logging.getLogger(__name__)
 
 
 def restore_savepoint(

@@ -39,7 +39,7 @@ from txstorm.storage.tables.identity import TableRef, table_ref
 from txstorm.storage.tables.intent import CHANGES, LETTERS, OUTSIDE, SINK, STATE
 from txstorm.storage.tables.table import DeltaTableState
 
-log = logging.getLogger("txstorm.savepoint")
+log = logging.getLogger(__name__)
 NOTES = "savepoints"
 """Name of the directory with notes on the savepoints, which are kept outside the ledger in case it is lost."""
 

@@ -241,7 +241,7 @@ def _unreadable(table: TransactionalTable, path: str, why: str) -> TableCorrupt:
     )
 
 
-log = logging.getLogger("txstorm.rewind")
+log = logging.getLogger(__name__)
 
 
 def finish_rewind(where: Path | TableDirectory, books: Books, lanes: Lanes = THREADS) -> Rewind | None:

@@ -25,7 +25,7 @@ from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.topology.graph import Topology
 
-log = logging.getLogger("txstorm.open")
+log = logging.getLogger(__name__)
 SOURCE = "source "
 """Prefix of a source's name in messages, in which tables are named by their directory."""
 

@@ -19,7 +19,7 @@ from txstorm.storage.tables.history import history_rows
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent
 
-log = logging.getLogger("txstorm.open")
+log = logging.getLogger(__name__)
 Decided = tuple[Intent, Mapping[str, int]]
 """A decided group, and table → the version that contains it."""
 

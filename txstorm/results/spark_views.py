@@ -23,7 +23,7 @@ from txstorm.storage.tables.intent import SINK, STATE
 # ruff: noqa: S608 - names are quoted, everything else is a number
 
 
-log = logging.getLogger("txstorm.views")
+log = logging.getLogger(__name__)
 RANK, ROW, EVICTION = "_rank", "_row", "_eviction"
 
 

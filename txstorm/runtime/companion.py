@@ -28,7 +28,7 @@ from txstorm.storage.tables.intent import STATE
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.topology.graph import Topology
 
-log = logging.getLogger("txstorm.open")
+log = logging.getLogger(__name__)
 P = TypeVar("P")
 
 

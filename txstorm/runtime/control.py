@@ -44,7 +44,7 @@ from txstorm.runtime.snapshots import Snapshots
 from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced
 
-log = logging.getLogger("txstorm.control")
+log = logging.getLogger(__name__)
 POLL = 0.2
 TELL = 0.5
 WORK = 5.0

@@ -36,7 +36,7 @@ from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
 
-log = logging.getLogger("txstorm.driver")
+log = logging.getLogger(__name__)
 LONG = 1.0
 """Duration of a job or a commit, in seconds, after which displays show how far it is."""
 

@@ -35,7 +35,7 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import real_end
 from txstorm.topology.graph import Topology
 
-log = logging.getLogger("txstorm.run")
+log = logging.getLogger(__name__)
 LOOK_UP = 0.5
 """Interval, in seconds, at which a thread waiting for the end of a run wakes up."""
 

@@ -28,7 +28,7 @@ from txstorm.storage.upkeep.retention import Steps, find_horizon, keep_only, pru
 from txstorm.storage.upkeep.schedule import UpkeepSchedule
 from txstorm.storage.upkeep.small_files import SmallFileCompaction
 
-retention_log = logging.getLogger("txstorm.retention")
+log = logging.getLogger(__name__)
 
 LEAST_SECONDS = 60.0
 """Minimum interval, in seconds, between two retention passes while the topology runs."""
@@ -92,7 +92,7 @@ class Retention:
         yield None
         yield from keep_only(data_dir, data_dir / HISTORY, version)
         faults.point("retain.after")
-        retention_log.info("the retained history begins with txid %s", horizon.txid)
+        log.info("the retained history begins with txid %s", horizon.txid)
 
     def _tables(self, txid: int) -> Steps[None]:
         schedule, epoch = self._schedule, self._books.epoch
@@ -118,8 +118,6 @@ class Retention:
     def _millis(self) -> int:
         return self._lanes.now() // 1000
 
-
-log = logging.getLogger("txstorm.upkeep")
 
 IDLE_SECONDS = 5.0
 THIN_SECONDS = 1.0

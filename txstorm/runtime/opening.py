@@ -69,7 +69,7 @@ from txstorm.topology.graph import Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
-log = logging.getLogger("txstorm.open")
+log = logging.getLogger(__name__)
 
 
 RECORDED_RETRIES = 2

@@ -27,7 +27,7 @@ from txstorm.topology.graph import Topology
 from txstorm.user_code import described
 
 ENGINES = ("spark", "local")
-log = logging.getLogger("txstorm.topology")
+log = logging.getLogger(__name__)
 _live: dict[Path, RunHandle] = {}
 _live_lock = threading.Lock()
 

@@ -35,7 +35,7 @@ from txstorm.storage.tables.directory import TableDirectory
 from txstorm.topology.graph import Topology
 from txstorm.topology.settings import Settings
 
-log = logging.getLogger("txstorm.session")
+log = logging.getLogger(__name__)
 HISTORY_GROUPS = 64
 COMPACT_SECONDS = 60.0
 

@@ -31,7 +31,7 @@ from txstorm.runtime.commit.outcome import CommittedTxid
 from txstorm.runtime.session import Session
 
 __all__ = ["ClockSnapshot", "Snapshots"]
-log = logging.getLogger("txstorm.snapshot")
+log = logging.getLogger(__name__)
 
 
 class Snapshots:

@@ -11,7 +11,7 @@ from txstorm.engine.port import Engine
 from txstorm.errors import FencedError, HeldError, InputError, KilledError, TxstormError
 from txstorm.lanes import THREADS, Lanes
 
-log = logging.getLogger("txstorm.standby")
+log = logging.getLogger(__name__)
 Tell = Callable[[str], None]
 LOOK = 2.0
 """Interval, in seconds, at which a run on standby checks which run holds the lease."""

@@ -45,7 +45,7 @@ from txstorm.spouts.port import Parts, Plans, ReadKept, SpoutCommitError, SpoutC
 from txstorm.spouts.user_calls import Notices, WatchedCollector, calling, checked_facts, partition_count, storable
 from txstorm.user_code import accepts, copied, misfits
 
-log = logging.getLogger("txstorm.spout")
+log = logging.getLogger(__name__)
 
 
 def planner(spout: AnySpout, context: TaskContext) -> SpoutPlanner:

@@ -42,7 +42,7 @@ from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHECKPOINT, UNKNOWN, Intent, IntentTable
 from txstorm.topology.graph import Component
 
-log = logging.getLogger("txstorm.stateful")
+log = logging.getLogger(__name__)
 STATES_FILE, FORMAT, VERSION = "states.json", "txstorm-states", 1
 
 

@@ -31,7 +31,7 @@ from txstorm.streaming.batches import Verdict, check_older, judge
 from txstorm.topology.graph import Topology
 from txstorm.user_code import described
 
-log = logging.getLogger("txstorm.streaming")
+log = logging.getLogger(__name__)
 LOOK = 0.25
 """Interval, in seconds, at which it is seen that a query has ended."""
 _functions: dict[Path, BatchFunction] = {}

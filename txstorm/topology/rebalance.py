@@ -13,7 +13,7 @@ from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.graph import Component, Topology
 
 SPREADING = ("shuffle", "local_or_shuffle", "all", "none")
-log = logging.getLogger("txstorm.topology")
+log = logging.getLogger(__name__)
 
 
 def rebalanced(topology: Topology, chosen: Mapping[str, int], *, again: bool = False) -> Topology:

@@ -30,7 +30,7 @@ def session(settings: dict[str, str]) -> Any:
 
 def test_unchangeable_spark_settings_are_reported_once_with_their_cost(caplog) -> None:
     known = session({"spark.scheduler.mode": "FIFO"})
-    with caplog.at_level(logging.WARNING, "txstorm.spark"):
+    with caplog.at_level(logging.WARNING, "txstorm.engine.spark"):
         for _ in range(2):
             client.check_session(known)
     assert len(caplog.messages) == len(client.WANTED) == 3

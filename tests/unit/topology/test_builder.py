@@ -176,7 +176,7 @@ def test_a_built_topology_is_independent_of_later_builder_calls_and_has_a_commit
 def test_warnings_are_kept_and_logged_once_when_the_topology_runs(caplog, tmp_path):
     made = TransactionalTopologyBuilder("warned", "words", MemoryTransactionalSpout([["a"]], "word"))
     made.set_committer_bolt("counts", CountByKey("word", table="counts"), 2).shuffle_grouping("words")
-    with caplog.at_level(logging.WARNING, "txstorm.topology"):
+    with caplog.at_level(logging.WARNING, "txstorm"):
         topology = made.build_topology()
         assert len(topology.warnings) == 1
         assert not caplog.records  # a worker that imports the module also builds the topology

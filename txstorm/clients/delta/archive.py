@@ -34,7 +34,7 @@ from txstorm.errors import TableCorrupt
 if TYPE_CHECKING:
     from txstorm.clients.delta.handle import DeltaHandle
 
-log = logging.getLogger("txstorm.state")
+log = logging.getLogger(__name__)
 
 KEPT_VERSIONS = 100
 """Minimum number of versions to keep in a log, regardless of their age."""

@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError:
     raise MissingDependency("confluent-kafka", "kafka") from None
 
-log = logging.getLogger("txstorm.kafka")
+log = logging.getLogger(__name__)
 
 Partition = tuple[str, int]
 Range = tuple[int, int]

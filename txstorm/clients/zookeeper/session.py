@@ -33,7 +33,7 @@ try:
 except ModuleNotFoundError:
     raise MissingDependency("kazoo", "zookeeper") from None
 
-_log = logging.getLogger("txstorm.zookeeper")
+_log = logging.getLogger(__name__)
 # Errors of a request whose connection broke: it is unknown whether the server has carried it out.
 _AWAY = (
     errors.ConnectionLoss,

@@ -36,7 +36,7 @@ from txstorm.state.sinks import SinkGroup
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import SINK
 
-log = logging.getLogger("txstorm.task")
+log = logging.getLogger(__name__)
 _NEVER = 1 << 62
 FEW = 8
 """Rows for a frame sink are few if they take no more than this part of `spill_bytes` in a task."""

@@ -23,7 +23,7 @@ from txstorm.state.external.targets import ExternalTarget
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STORE, Intent, IntentTable
 
-log = logging.getLogger("txstorm.joins")
+log = logging.getLogger(__name__)
 
 
 class FilledStore(ExternalTarget):

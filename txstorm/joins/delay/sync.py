@@ -24,7 +24,7 @@ from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state, 
 from txstorm.windows.rules.event_time import END, instant, microseconds
 from txstorm.windows.rules.forms import Duration, signed_duration
 
-log = logging.getLogger("txstorm.joins")
+log = logging.getLogger(__name__)
 AT_ONCE, EVERY_SECOND = Duration(0), Duration.seconds(1)
 Report = Callable[[], Any]
 """Function that returns the time up to which the right side has been consumed, as the time field has it, or None."""

@@ -27,7 +27,7 @@ from txstorm.ledger.delta.versions import (
     snapshot_version,
 )
 
-log = logging.getLogger("txstorm.ledger")
+log = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 64
 """Number of versions between snapshots. A snapshot is one file with all entries; the log before the previous one is

@@ -30,7 +30,7 @@ from txstorm.ledger.lease import (
 )
 from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
 
-log = logging.getLogger("txstorm.ledger")
+log = logging.getLogger(__name__)
 
 RACES = 50
 """Maximum number of attempts at a commit that loses against other writers."""

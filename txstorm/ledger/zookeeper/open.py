@@ -16,7 +16,7 @@ from txstorm.ledger.zookeeper.ledger import ZooKeeperLedger
 from txstorm.ledger.zookeeper.location import checked_chroot, checked_hosts
 from txstorm.topology.settings import Settings
 
-_log = logging.getLogger("txstorm.ledger")
+_log = logging.getLogger(__name__)
 
 ACL = "TXSTORM_ZOOKEEPER_ACL"
 """Environment variable that may be set to `OPEN` instead of the setting ``zookeeper_acl``."""

@@ -16,7 +16,7 @@ from txstorm.runtime.batches.admission import Admission
 from txstorm.runtime.batches.planning import Planning
 from txstorm.spouts.user_calls import storable
 
-log = logging.getLogger("txstorm.pins")
+log = logging.getLogger(__name__)
 
 
 class SystemTransactions:

@@ -17,7 +17,7 @@ from txstorm.errors import InputError
 from txstorm.lanes import Lanes
 from txstorm.topology.settings import Settings
 
-log = logging.getLogger("txstorm.clock")
+log = logging.getLogger(__name__)
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 """Most that a clock may jump, or be behind the last stamp, in microseconds, without being doubted."""

@@ -40,7 +40,7 @@ from txstorm.state.commit_group import CommitHandles
 from txstorm.state.store import StateStore
 from txstorm.storage.tables.intent import Intent, IntentTable, TxidRecord
 
-log = logging.getLogger("txstorm.commit")
+log = logging.getLogger(__name__)
 MakeRun = Callable[..., CommitRun]
 """Makes the commit phase of an attempt, given the arguments of `CommitRun`."""
 

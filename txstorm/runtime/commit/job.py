@@ -32,7 +32,7 @@ from txstorm.state.commit_job import given_rows, input_keys, write_given
 from txstorm.state.task_staging import StagingPlace
 from txstorm.storage.tables.intent import Staged
 
-log = logging.getLogger("txstorm.commit")
+log = logging.getLogger(__name__)
 
 
 @dataclass

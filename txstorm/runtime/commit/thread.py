@@ -19,7 +19,7 @@ from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
 from txstorm.runtime.commit.publisher import Housekeeping
 from txstorm.runtime.commit.turn import Abandoned, CommitTurn
 
-log = logging.getLogger("txstorm.commit")
+log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """Maximum time, in seconds, that a stopping run waits for a committer that hangs."""
 

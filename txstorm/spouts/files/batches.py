@@ -84,7 +84,7 @@ class FileCoordinator(SpoutCoordinator):
         self._format = chosen
         self._component = context.component
         self._parallelism = max(1, context.parallelism)
-        self._notices = Notices(context.component, logging.getLogger("txstorm.spout"))
+        self._notices = Notices(context.component, logging.getLogger(__name__))
         self._listing = Listing(source.paths)
         self._arrivals = Arrivals(source.paths, chosen, source.age, self._notices) if source.keeps else None
         self._order: Any = self._arrivals or self._listing

@@ -35,7 +35,7 @@ from txstorm.spouts.files.seen_files import KEPT
 from txstorm.spouts.json_objects import JsonObjects, declared_types
 from txstorm.user_code import calling_line
 
-log = logging.getLogger("txstorm.spout")
+log = logging.getLogger(__name__)
 FORMATS = ("text", "csv", "jsonl", "parquet")
 EXTENSIONS = {
     ".csv": "csv",

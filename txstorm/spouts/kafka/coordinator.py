@@ -32,7 +32,7 @@ from txstorm.spouts.kafka.ranges import (
 from txstorm.spouts.kafka.sizes import Sampled, Sizes, sampling
 from txstorm.spouts.user_calls import Notices
 
-log = logging.getLogger("txstorm.kafka")
+log = logging.getLogger(__name__)
 
 GROUP_EVERY = 1.0
 """Seconds between two writes to the consumer group."""

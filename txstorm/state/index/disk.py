@@ -27,7 +27,7 @@ from txstorm.storage.rows.forms import Key
 from txstorm.storage.rows.schema import OP, REMOVED, UPDATED, changes_schema
 from txstorm.storage.rows.update_rules import Gone, Stored
 
-log = logging.getLogger("txstorm.index")
+log = logging.getLogger(__name__)
 
 _NOTE = b"\xff\xffnote"
 """Key of the metadata, which sorts after all row keys: these begin with a key group, which is below 0x8000."""

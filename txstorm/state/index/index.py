@@ -26,7 +26,7 @@ from txstorm.storage.rows.forms import Key, KeyForm, ValueForm
 from txstorm.storage.rows.schema import OP, TXID, in_order
 from txstorm.storage.rows.update_rules import Gone, Stored
 
-log = logging.getLogger("txstorm.index")
+log = logging.getLogger(__name__)
 
 _GONE: Gone = (None, 0, None)
 A = TypeVar("A")

@@ -16,7 +16,7 @@ from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.read_guard import reading
 
-log = logging.getLogger("txstorm.index")
+log = logging.getLogger(__name__)
 
 INDEX = "index"
 

@@ -28,7 +28,7 @@ from txstorm.storage.tables.staging import checked_bytes
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
 
-log = logging.getLogger("txstorm.open")
+log = logging.getLogger(__name__)
 
 
 def unshared() -> None:

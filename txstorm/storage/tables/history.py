@@ -23,7 +23,7 @@ from txstorm.storage.tables.staging import StagedName, encoded, unique, write_ne
 from txstorm.storage.tables.table import is_unchanged
 from txstorm.storage.tables.table_log import check_tiles
 
-log = logging.getLogger("txstorm.history")
+log = logging.getLogger(__name__)
 HISTORY = "history"
 FORMAT = "1"
 TRIES = 10

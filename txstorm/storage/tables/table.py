@@ -79,7 +79,7 @@ class DirectWriter:
 DIRECT = DirectWriter()
 
 
-log = logging.getLogger("txstorm.state")
+log = logging.getLogger(__name__)
 
 _DECLARED = {KEYS, VALUES, LAYOUT, TTL}
 """Table properties that are derived from the declaration; a property that is not declared is absent from the table."""

@@ -14,7 +14,7 @@ from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.as_of import AT, BASE, STAYS, SUPERSEDED, THINNED, WHOLE, as_of
 from txstorm.storage.tables.table_log import COMPACTED, CREATED, TableLog, TransactionalTable
 
-log = logging.getLogger("txstorm.state")
+log = logging.getLogger(__name__)
 
 LEAST_ROWS = 500_000
 """Number of change rows between two retained versions; higher if the state itself has more rows."""

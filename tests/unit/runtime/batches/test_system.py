@@ -118,7 +118,7 @@ def test_a_value_is_pinned_from_the_previous_one():
 )
 def test_a_failing_pin_keeps_the_previous_value_with_one_warning(caplog, answer, match):
     made = pins("failing", answer)
-    with caplog.at_level(logging.WARNING, "txstorm.pins"):
+    with caplog.at_level(logging.WARNING, "txstorm.runtime.batches.system"):
         assert made(1, 5, {"pinning": 7}) == {"pinning": 7}
         assert made(2, 5, {"pinning": 7}) == {"pinning": 7}
     (record,) = caplog.records
@@ -135,7 +135,7 @@ def test_a_hanging_pin_is_not_called_again_before_it_returns(caplog):
         return "late"
 
     made = pins("hanging", answer, timeout=0.01)
-    with caplog.at_level(logging.WARNING, "txstorm.pins"):
+    with caplog.at_level(logging.WARNING, "txstorm.runtime.batches.system"):
         assert made(1, 5, {"pinning": 7}) == {"pinning": 7}
         assert made(2, 5, {"pinning": 7}) == {"pinning": 7}
     assert len(calls) == 1
