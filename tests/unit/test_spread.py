@@ -35,7 +35,7 @@ RUNS = {
 def test_a_run_ends_with_all_other_tests_after_a_worker_has_crashed(tmp_path: Path, what: str):
     files, crashed, passed = RUNS[what]
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\nmarkers = long\n")
     for number, text in enumerate(files):
         (tmp_path / f"test_{number}.py").write_text(text)
     options = "-n 2 --dist loadfile --no-loadscope-reorder -p no:nbmake -p no:hypothesispytest".split()

@@ -37,7 +37,6 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
 
 log = logging.getLogger("txstorm.driver")
-_WAKE = ev.Wake()
 LONG = 1.0
 """Duration of a job or a commit, in seconds, after which displays show how far it is."""
 
@@ -195,7 +194,7 @@ class Driver:
         self._session.books.check_lease()
         self.snapshots.look()
         self.companion.look()
-        self._loop.feed(_WAKE)
+        self._loop.feed(ev.Wake())
         self._planning.save()
         self.jobs.submit()
         self._waiters.answer(self.state, waiting=self._system.waiting)
