@@ -106,7 +106,6 @@ def test_a_session_maps_its_classes_from_the_archive(cache, session, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_command_makes_an_archive_that_later_sessions_use(cache, session, tmp_path):
     made = json.loads(printed_by("-m", "txstorm", "archive-classes", "--json", timeout=500).splitlines()[-1])
     assert made["archive"] == str(cache)

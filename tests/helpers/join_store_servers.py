@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import socket
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -13,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from servers.process import GuardedProcess, free_ports
+from programs import Program, loaded
+from servers.process import ServerProcess, free_ports
 
 from txstorm.joins import StoreRow
 
@@ -50,6 +50,23 @@ def asked(url: str, body: Any = None, method: str | None = None, **headers: str)
         return error.code, json.loads(error.read())
 
 
+class ForkedServer(ServerProcess):
+    """A server that is a fork of a process in which txstorm is loaded: to import a web server takes two seconds.
+
+    Its log begins anew at each start.
+    """
+
+    _program: Program | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._program is not None and self._program.poll() is None
+
+    def _start(self, log: int) -> None:
+        self._program = loaded().start(*self._command, cwd=self.log.parent, output=self.log, merged=True)
+        self.pid = self._program.pid
+
+
 class StoreServer:
     """The command ``txstorm store-server``, on the same port at each start."""
 
@@ -57,8 +74,8 @@ class StoreServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "txstorm", "store-server", "--port", str(self.port), *options]
-        self.process = GuardedProcess("store server", command, directory / "log")
+        command = ["-m", "txstorm", "store-server", "--port", str(self.port), *options]
+        self.process = ForkedServer("store server", command, directory / "log")
         self.start()
 
     def start(self) -> None:

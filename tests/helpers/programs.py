@@ -44,6 +44,7 @@ LOADED = (
     "txstorm.operations.status",
     "txstorm.results.spark_views",
     "txstorm.spouts.files.spout",
+    "txstorm.web.store_server",
     "pyarrow.acero",
     *(f"scenarios.{name}" for name in ("words", "grid", "stateful", "shelf")),
 )

@@ -23,6 +23,8 @@ SERVERS = {"kafka_broker", "zookeeper_server", "redis_server", "postgres"}
 SERVER = re.compile(r"\[.*(kafka|zookeeper|redis|postgres|topic)")
 """Parameters of tests that ask for these fixtures by name."""
 MARKS = ("slow", "spark", "integration", "notebook")
+LONG = 3600
+"""Seconds that a test marked `long` may take: a machine four times slower than one that needs ten minutes meets it."""
 SECONDS = "txstorm/seconds"
 """Key of pytest's cache: the seconds that each file took in the last run."""
 
@@ -99,9 +101,12 @@ class Spread:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Order the tests: groups first, then long files, by the last run or, if it is unknown, by their marks.
 
-        Tests that get the Spark session from a fixture are marked `spark` here, if they are not.
+        Tests that get the Spark session from a fixture are marked `spark` here, if they are not; those marked `long`
+        have the limit `LONG`, also when one of them is run by its name.
         """
         for item in items:
+            if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(LONG))
             if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):
                 item.add_marker("spark")
         seconds = self._worker["seconds"] if self._worker else self._known()

@@ -41,7 +41,6 @@ def test_random_schedules_with_failures_join_what_the_model_joins(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_join_what_the_model_joins(tmp_path):
     for seed in range(FIRST + 4, FIRST + 40):
         test_other_batch_cuts_change_no_total(seed, tmp_path / f"cuts-{seed}")

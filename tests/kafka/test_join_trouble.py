@@ -131,7 +131,6 @@ def test_every_row_once_whatever_pauses_is_cut_off_or_killed(kafka_broker, tmp_p
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("records", "pause", "kills"), [(3000, 6, 3), (40_000, 60, 20)])
 def test_every_row_once_though_the_leader_of_a_partition_is_killed(tmp_path, progress, records, pause, kills):
     with start_kafka(tmp_path / "kafka", brokers=2) as kafka:

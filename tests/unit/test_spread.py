@@ -15,8 +15,11 @@ PASSES = "def test_passes():\n    pass\n"
 CRASHES = "import os, signal\n\ndef test_crashes():\n    {}\n"
 KILLED, EXITS = (CRASHES.format(how) for how in ("os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"))
 SERVED = "import pytest\n\n@pytest.mark.parametrize('server', ['redis', 'kafka', 'topic'])\ndef test_served(server):\n    {}\n"
+LIMITED = "import pytest\n\n@pytest.mark.long\ndef test_long(request):\n    {}\n".format(
+    "assert request.node.get_closest_marker('timeout').args[0] >= 3600"
+)
 RUNS = {
-    "the last test of all": ([PASSES, PASSES + KILLED], 1, 2),
+    "the last test of all, beside a long one": ([LIMITED, PASSES, PASSES + KILLED], 1, 3),
     "one test of each worker": ([EXITS, KILLED, *[PASSES] * 3], 2, 3),
     "a test of the servers": (
         [SERVED.format("if server == 'kafka':\n        __import__('os')._exit(0)"), PASSES],
@@ -32,7 +35,7 @@ RUNS = {
 def test_a_run_ends_with_all_other_tests_after_a_worker_has_crashed(tmp_path: Path, what: str):
     files, crashed, passed = RUNS[what]
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\nmarkers = long\n")
     for number, text in enumerate(files):
         (tmp_path / f"test_{number}.py").write_text(text)
     options = "-n 2 --dist loadfile --no-loadscope-reorder -p no:nbmake -p no:hypothesispytest".split()

@@ -48,7 +48,6 @@ def test_an_early_result_of_a_key_reports_nothing_from_before_an_end_without_con
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_many_random_schedules_with_failures_fire_what_the_model_fires(tmp_path):
     run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 45 * SCHEDULES), tmp_path)
 

@@ -196,7 +196,7 @@ def clock_of(document: Any) -> Clock | None:
 
     A transaction that was committed before txstorm recorded clocks has none, and so has a `document` of None.
     """
-    found = document.get("facts", {}).get("clock") if isinstance(document, Mapping) else None
+    found = document.get("facts", {}).get("clock") if document is not None and isinstance(document, Mapping) else None
     return None if found is None else Clock(found)
 
 

@@ -85,6 +85,7 @@ class Control:
         self._books, self._monitor = session.books, monitor
         self._handlers = commands
         self._started_at = self._clock().isoformat()
+        self._place = {"pid": os.getpid(), "host": socket.gethostname()}
         self._active = True
         self._next: Topology | None = None
         self._deadline: float | None = None
@@ -299,8 +300,7 @@ class Control:
             "version": 1,
             "mode": mode,
             "engine": session.engine.name,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
+            **self._place,
             "started_at": self._started_at,
             "committed_txid": committed,
             "in_flight": [list(active) for active in now.in_flight],

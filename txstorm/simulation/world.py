@@ -21,6 +21,7 @@ from txstorm.simulation.judge import Judge
 from txstorm.simulation.ledger import Entries, Injected, Values
 from txstorm.simulation.outside import Database
 from txstorm.simulation.process.process import Process
+from txstorm.simulation.process.scheduler import Scheduler
 from txstorm.simulation.schedule import Schedule, Strike, after_drawn
 from txstorm.simulation.simulated_world import SimulatedWorld
 from txstorm.simulation.trouble import TAKING_OVER, TROUBLE, operate, rewind
@@ -38,6 +39,20 @@ PATIENCE = 2000
 
 _SINK, _KEPT, _MORE = TableRef(SINK, "out"), TableRef(CHANGES, "kept"), TableRef(SINK, "more")
 _STATE = TableRef(STATE, "kept")
+
+
+class _Judging:
+    """The context `World.judging`, entered at every write: several may be open at once, on several lanes."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Violation):
+            self._scheduler.abort(error)
 
 
 class World(SimulatedWorld[Process]):
@@ -84,7 +99,7 @@ class World(SimulatedWorld[Process]):
         self.code = tuple(self.tables)
         self.drop: frozenset[str] = frozenset()
         self.database = Database(is_opaque=schedule.opaque)
-        self.judge = Judge(self)
+        self.judge, self._judging = Judge(self), _Judging(self.scheduler)
         self._strikes = list(reversed(schedule.strikes))
         self._fuse = self._strikes[-1].step if self._strikes else NEVER
         self._uniques = 0
@@ -179,13 +194,9 @@ class World(SimulatedWorld[Process]):
         yield
         self._fuse = fuse
 
-    @contextmanager
-    def judging(self) -> Iterator[None]:
+    def judging(self) -> _Judging:
         """Within it, a violation ends the world at once, whatever the code that caused it would catch."""
-        try:
-            yield
-        except Violation as violation:
-            self.scheduler.abort(violation)
+        return self._judging
 
     def _strike(self, process: Process) -> str | None:
         kind = self._strikes.pop().kind

@@ -89,7 +89,7 @@ def pinned_of(document: Any) -> Mapping[str, Any]:
 
 
 def _facts(document: Any) -> dict[str, Any]:
-    return document.get(FACTS, {}) if isinstance(document, Mapping) else {}
+    return document.get(FACTS, {}) if document is not None and isinstance(document, Mapping) else {}
 
 
 def _stored(facts: SourceFacts) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
-from types import MemberDescriptorType
+from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
 from txstorm.api.assembly import AssembledBolt, Site
@@ -22,6 +22,8 @@ from txstorm.api.state import CHANGES, CollectionState, KeyedState, SinkTable, a
 from txstorm.errors import InputError
 from txstorm.topology.settings import Settings
 
+_NO_TABLES = frozenset({FunctionType, property, str, staticmethod, classmethod, type(None), type})
+"""Types of most attributes of a class, which hold no table."""
 Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet, ManagedState, StoreUse)
 
 
@@ -36,8 +38,8 @@ def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
     attributes.update(getattr(bolt, "__dict__", {}))
     found: list[Table] = []
     for name, value in attributes.items():
-        if not isinstance(value, (kind, tuple, list, MemberDescriptorType)):
-            continue  # methods, mostly
+        if type(value) in _NO_TABLES or not isinstance(value, (kind, tuple, list, MemberDescriptorType)):
+            continue
         for one in _flat(getattr(bolt, name, None) if isinstance(value, MemberDescriptorType) else value):
             if isinstance(one, kind) and one not in found:
                 found.append(one)

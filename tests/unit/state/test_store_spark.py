@@ -57,7 +57,6 @@ def test_a_collection_is_read_from_files_that_spark_has_written(spark, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)  # VACUUM alone runs many small Spark jobs
 def test_commits_continue_after_optimize_and_vacuum(spark, tmp_path):
     store = open_store(tmp_path, create=True)
     for txid in range(1, 23):  # beyond a checkpoint

@@ -132,7 +132,6 @@ def test_random_schedules_emit_and_keep_what_the_model_says(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
 def test_many_random_schedules_emit_and_keep_what_the_model_says(tmp_path):
     run_seeds(run_schedule, range(FIRST + SCHEDULES, FIRST + 30 * SCHEDULES), tmp_path)
     run_seeds(run_limited, range(FIRST + 2 * SCHEDULES, FIRST + 6 * SCHEDULES), tmp_path)

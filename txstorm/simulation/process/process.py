@@ -114,7 +114,8 @@ class SimMonitor(Monitor):
             self._process.world.judge.watched(self._process, before, state)
             if self._process.world.below(16) == 0:
                 self._late_event(state)
-        self._attempts.update({entry[0]: txid for txid, entry in state.active.items()})
+        for txid, entry in enumerate(state.entries, state.currtx):
+            self._attempts[entry.attempt_id] = txid
 
     def _late_event(self, state: State) -> None:
         """Check that a late answer for a void attempt, or the repeated one of a processed attempt, changes nothing."""

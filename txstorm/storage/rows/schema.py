@@ -12,6 +12,7 @@ time to live, an additional value column, ``_stamp``, records when the row was w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ def _field(owner: str, role: str, name: str, declared: Any) -> pa.Field:
     return pa.field(name, kind)
 
 
+@lru_cache
 def supported(kind: pa.DataType) -> bool:
     """Whether the Arrow type `kind` is supported as a column type."""
     if pa.types.is_list(kind):
