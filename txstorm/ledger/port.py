@@ -6,14 +6,15 @@ has to read and write entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from txstorm import faults
 from txstorm.errors import ConflictError, InputError
 from txstorm.ledger import paths as names
 
+T = TypeVar("T")
 MAX_VALUE = 256 * 1024
 """Maximum length of a value in bytes (ZooKeeper drops the connection at 1 MB); longer ones: `txstorm.ledger.values`."""
 
@@ -195,6 +196,26 @@ def outcome(op: Op, found: Entry | None) -> Entry | None:
 
 def _worded(version: int) -> str:
     return "no entry" if version == ABSENT else f"version {version}"
+
+
+def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
+    """Return path → new entry, None if deleted, for the changes of `ops` to `entries`; see `outcome` for errors."""
+    changed: dict[str, Entry | None] = {}
+    for op in ops:
+        found = changed[op.path] if op.path in changed else entries.get(op.path)
+        after = outcome(op, found)
+        if after is not found:
+            changed[op.path] = after
+    return changed
+
+
+def replace(entries: dict[str, T], changed: Mapping[str, T | None]) -> None:
+    """Put what `changed` has for each path into `entries`; None: remove it."""
+    for path, entry in changed.items():
+        if entry is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = entry
 
 
 _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}

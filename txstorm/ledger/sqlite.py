@@ -12,15 +12,16 @@ import stat
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
 from txstorm.clients.files import sync_file, sync_names
-from txstorm.errors import DataDirectoryError, HeldError, InputError, LedgerCorrupt, TxstormError
-from txstorm.ledger.lease import LINUX, Clock, FileLease, lock_bytes, poll_free, utc_now
-from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
+from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
+from txstorm.ledger.core import StoredLedger
+from txstorm.ledger.lease import LINUX, Clock, FileLease, Holder, lock_bytes, utc_now
+from txstorm.ledger.port import Entry, Op, changes_of, pass_deleted, replace
 
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
@@ -227,9 +228,17 @@ def _check_content(connection: sqlite3.Connection, path: Path) -> None:
     problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
     if problems != ["ok"]:
         raise _corrupt(path, "; ".join(problems))
+    entries_of(connection, path)
+
+
+def entries_of(connection: sqlite3.Connection, path: Path) -> dict[str, Entry]:
+    """Read all entries; raise `LedgerCorrupt` if one of them has another checksum than it was written with."""
+    entries = {}
     for name, value, version, crc in connection.execute("SELECT CAST(path AS BLOB), value, version, crc FROM kv"):
         if not isinstance(value, bytes) or not isinstance(version, int) or entry_crc(name, value, version) != crc:
             raise _corrupt(path, f"entry {name!r} with another checksum than it was written with")
+        entries[name.decode()] = Entry(value, version)
+    return entries
 
 
 def _check_length(connection: sqlite3.Connection, path: Path) -> None:
@@ -284,15 +293,12 @@ def _code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
-_PATHS = "SELECT path FROM kv"
-_ENTRIES = "SELECT path, value, version FROM kv"
-
-
-class SqliteLedger:
+class SqliteLedger(StoredLedger):
     """A `Ledger` in the SQLite file `path`, with its lease in ``<path>.lock``.
 
-    Commits are synced to the disk before they return. Readers in other processes never wait for the writer, nor the
-    writer for them. With `read_only` nothing is written, even if no run is active or the directory is not writable
+    Commits are synced to the disk before they return, even without `durable`: otherwise a later sync that fails could
+    lose data that was written to SQLite's log but not synced. Readers in other processes never wait for the writer, nor
+    the writer for them. With `read_only` nothing is written, even if no run is active or the directory is not writable
     (then the handle shows the content as of opening).
 
     Args:
@@ -310,96 +316,61 @@ class SqliteLedger:
     def __init__(
         self, path: Path, *, create: bool, read_only: bool = False, busy: float = BUSY, clock: Clock = utc_now
     ) -> None:
+        super().__init__(f"ledger {path}", read_only=read_only)
         self._path = path
-        self._read_only = read_only
-        self._lock = threading.RLock()
         if create and not read_only and not os.path.lexists(path):
             create_file(path)
-        self._connection: sqlite3.Connection | None = connect(path, read_only=read_only, busy=busy)
+        self._connection = connect(path, read_only=read_only, busy=busy)
         self._guard = Guard.of(path)
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
+        self._entries: dict[str, Entry] = {}
+        self._seen: int | None = None  # SQLite's number for the content that the entries were read from; None: unknown
 
-    def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`; None if there is none."""
-        checked_path(path)
-        with self._working() as connection:
-            return _entry(connection, path)
+    def _load(self, path: str, depth: int) -> Mapping[str, Entry]:
+        with translated(self._path):
+            return self._current()
 
-    def children(self, path: str) -> list[str]:
-        """Return the names directly below `path`."""
-        where, bounds = _below(checked_path(path, root=True))
-        with self._working() as connection:
-            rows = connection.execute(_PATHS + where, bounds).fetchall()
-        return child_names(path, [row[0] for row in rows])
+    def _current(self) -> dict[str, Entry]:
+        """Return all entries; they are read again if another connection has committed since."""
+        seen = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if seen != self._seen:
+            self._entries = entries_of(self._connection, self._path)
+            self._seen = seen
+        return self._entries
 
-    def scan(self, path: str) -> dict[str, Entry]:
-        """Return the entries directly below `path`."""
-        where, bounds = _below(checked_path(path, root=True))
-        start = len(path) + 1 if path else 0
-        with self._working() as connection:
-            rows = connection.execute(_ENTRIES + where, bounds).fetchall()
-        found = {row[0][start:]: Entry(row[1], row[2]) for row in rows if "/" not in row[0][start:]}
-        return {name: found[name] for name in child_names("", found)}
-
-    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops` atomically, all or none; they are synced to the disk even without `durable`.
-
-        Otherwise a later sync that fails could lose data that was written to SQLite's log but not synced.
-        """
-        self._check_writable()
-        check_ops(ops)
-        with self._working() as connection, _transaction(connection):
+    def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
+        with translated(self._path), _transaction(self._connection):
             self._lease.check()
+            changed = changes_of(ops, self._current())
+            seen, self._seen = self._seen, None  # after a failure, they are read again
+            for path, entry in changed.items():
+                if entry is None:
+                    self._connection.execute("DELETE FROM kv WHERE path = ?", (path,))
+                else:
+                    row = (path, *entry, entry_crc(path.encode(), *entry))
+                    self._connection.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", row)
             for op in ops:
-                _apply(connection, op)
                 pass_deleted(op)
+        replace(self._entries, changed)
+        self._seen = seen
+        return True
 
-    def acquire(self, owner: str) -> None:
-        """Acquire the lease."""
-        self._check_writable()
-        with self._working():
-            self._lease.acquire(owner)
+    def _acquire(self, owner: str) -> None:
+        self._lease.acquire(owner)
 
-    def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease."""
-        with self._working():
-            self._lease.check()
+    def _check_lease(self) -> None:
+        self._lease.check()
 
-    def wait_free(self, seconds: float) -> bool:
-        """Poll until the lease is free, for at most `seconds`; return whether it is."""
-        return poll_free(lambda: self.holder() is None, seconds)
-
-    def release(self) -> None:
-        """Release the lease."""
+    def _release(self) -> None:
         self._lease.release()
 
-    def holder(self) -> str | None:
-        """Return the holder of the lease."""
-        with self._working():
-            holder = self._lease.holder()
-        return None if holder is None else str(holder)
+    def _holder(self) -> Holder | None:
+        return self._lease.holder()
 
-    def close(self) -> None:
-        """Release the lease and close the file."""
+    def _close(self) -> None:
         with self._lock:
             self._lease.release()
-            if self._connection is not None:
-                self._guard.close(self._connection)
-                self._connection = None
-
-    @contextmanager
-    def _working(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            if self._connection is None:
-                msg = f"ledger {self._path}: expected an open handle, got a closed one; open it again"
-                raise TxstormError(msg)
-            with translated(self._path):
-                yield self._connection
-
-    def _check_writable(self) -> None:
-        if self._read_only:
-            msg = f"ledger {self._path}: expected a handle that may write, got one opened with read_only=True"
-            raise InputError(msg)
+            self._guard.close(self._connection)
 
 
 @contextmanager
@@ -414,24 +385,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _apply(connection: sqlite3.Connection, op: Op) -> None:
-    before = _entry(connection, op.path)
-    after = outcome(op, before)
-    if after is None:
-        connection.execute("DELETE FROM kv WHERE path = ?", (op.path,))
-    elif after is not before:
-        crc = entry_crc(op.path.encode(), after.value, after.version)
-        row = (op.path, after.value, after.version, crc)
-        connection.execute("INSERT OR REPLACE INTO kv(path, value, version, crc) VALUES (?, ?, ?, ?)", row)
-
-
-def _entry(connection: sqlite3.Connection, path: str) -> Entry | None:
-    row = connection.execute("SELECT value, version FROM kv WHERE path = ?", (path,)).fetchone()
-    return None if row is None else Entry(row[0], row[1])
-
-
-def _below(path: str) -> tuple[str, tuple[str, ...]]:
-    # The character after "/" is "0": all paths below are a single range of the primary key.
-    return (" WHERE path > ? AND path < ?", (f"{path}/", f"{path}0")) if path else ("", ())

@@ -10,10 +10,9 @@ processes write: the ledger's versions and the tables' epochs prevent that; the 
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from txstorm.ledger.delta.versions import Content, LeaseRow
@@ -36,21 +35,14 @@ class Held:
     Attributes:
         row: the lease as stored in the ledger.
         renewed: time, by the boot-time clock, just before the last heartbeat was written.
-        pid: the process that acquired it; a forked child does not hold it.
         lost: why the lease was lost; empty while it is held.
         ended: set when the lease is released.
     """
 
     row: LeaseRow
     renewed: float
-    pid: int
     lost: str = ""
-    ended: threading.Event | None = None
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process acquired the lease; after a fork the child only has a copy of this object."""
-        return self.pid == os.getpid()
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def trusted(self, now: float) -> bool:
         """Return whether it is certain that no other process has acquired the lease by `now` (boot-time seconds)."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 from txstorm.clients.delta.control_log import ControlTable
-from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
+from txstorm.errors import ConflictError, FencedError, TxstormError
 from txstorm.lanes import THREADS, start_thread
+from txstorm.ledger.core import StoredLedger
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
 from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent
-from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
+from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, document_of
 from txstorm.ledger.lease import (
     POLL,
     Clock,
+    Holder,
     held_error,
     lost_error,
     machine_mark,
@@ -28,7 +28,7 @@ from txstorm.ledger.lease import (
     process_mark,
     utc_now,
 )
-from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
+from txstorm.ledger.port import Entry, Op, changes_of
 
 log = logging.getLogger("txstorm.ledger")
 
@@ -36,7 +36,7 @@ RACES = 50
 """Maximum number of attempts at a commit that loses against other writers."""
 
 
-class DeltaLedger:
+class DeltaLedger(StoredLedger):
     """A `Ledger` in the Delta table at `uri`: every commit is one version, appended by compare-and-set.
 
     Args:
@@ -64,14 +64,11 @@ class DeltaLedger:
         monotonic: Callable[[], float] = THREADS.boot,
         pause: Pause = time.sleep,
     ) -> None:
-        self._name = f"ledger {uri}"
-        self._read_only = read_only
+        super().__init__(f"ledger {uri}", read_only=read_only)
         self._millis = int(lease_seconds * 1000)
         self._clock = clock
         self._now = monotonic
         self._pause = pause
-        self._lock = threading.RLock()
-        self._open = True
         self._held: Held | None = None
         self._watch = Watch(monotonic)
         self._store = DeltaContent(uri, create=create and not read_only, at=self._wall(), pause=pause)
@@ -84,58 +81,24 @@ class DeltaLedger:
 
     # -- entries ------------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`; None if there is none."""
-        checked_path(path)
-        with self._reading() as entries:
-            return entries.get(path)
+    def _load(self, path: str, depth: int) -> Mapping[str, Entry]:
+        self._catch_up()
+        return self._content.entries
 
-    def children(self, path: str) -> list[str]:
-        """Return the names directly below `path`."""
-        checked_path(path, root=True)
-        with self._reading() as entries:
-            return child_names(path, entries)
-
-    def scan(self, path: str) -> dict[str, Entry]:
-        """Return the entries directly below `path`."""
-        prefix = f"{checked_path(path, root=True)}/" if path else ""
-        with self._reading() as entries:
-            names = child_names(path, entries)
-            return {name: entries[prefix + name] for name in names if prefix + name in entries}
-
-    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, as one version of the table."""
-        self._check_writable()
-        check_ops(ops)
-        with self._working():
-            for _ in range(RACES):
-                changed = self._changes(ops)
-                if not changed or self._append(COMMIT, changed, durable=durable):
-                    return
-        msg = f"{self._name}: another process wrote at the same moment {RACES} times; find out who uses this ledger"
-        raise TxstormError(msg)
-
-    def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
-        """Return the entries that `ops` change, computed from cached content as long as the lease is trusted.
-
-        Other processes rarely write, so the holder need not read first.
-        """
-        known = self._held is not None and self._held.trusted(self._now())
+    def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
+        """Decide on cached content as long as the lease is trusted: other processes rarely write."""
+        known = not fresh and self._held is not None and self._held.trusted(self._now())
         if not known:
             self._catch_up()
         self._check_lost()
         try:
             changed = changes_of(ops, self._content.entries)
         except ConflictError:
-            if not known:
-                raise
-            changed = {}
-        if changed or not known:
-            return changed
-        # The content may have changed, and a commit that changes nothing appends no version that could conflict.
-        self._catch_up()
-        self._check_lost()
-        return changes_of(ops, self._content.entries)
+            if known:
+                return False
+            raise
+        # What changes nothing appends no version that could conflict: the content may have changed meanwhile.
+        return self._append(COMMIT, changed, durable=durable) if changed else not known
 
     def _append(
         self,
@@ -167,67 +130,54 @@ class DeltaLedger:
 
     # -- the lease ----------------------------------------------------------------------------------------------
 
-    def acquire(self, owner: str) -> None:
+    def _acquire(self, owner: str) -> None:
         """Acquire the lease.
 
         If a process on another machine holds it, block until that process sends a heartbeat or the lease has expired.
         """
-        self._check_writable()
-        with self._working():
-            if self._held is not None and (self._held.lost or not self._held.is_ours):
-                self._held = None
-            self._await_sign()
-            row = self._row(owner)
-            for _ in range(RACES):
-                self._catch_up()
-                self._check_free()
-                started = self._now()
-                self._store.distrust()
-                if self._append(LEASE, lease=row, by=row.token):
-                    self._hold(Held(row, started, os.getpid(), ended=threading.Event()))
-                    return
+        if self._held is not None and self._held.lost:
+            self._held = None
+        self._await_sign()
+        row = self._row(owner)
+        for _ in range(RACES):
+            self._catch_up()
+            self._check_free()
+            started = self._now()
+            self._store.distrust()
+            if self._append(LEASE, lease=row, by=row.token):
+                self._held = held = Held(row, started)
+                start_thread(self._keep_renewing, held, name="txstorm-lease")
+                return
         raise held_error(self._name, row.holder())
 
-    def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; query the store if the last heartbeat is old."""
-        self._check_open()
+    def _check_lease(self) -> None:
+        """Query the store if the last heartbeat is old."""
         held = self._held
-        if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
+        if held is not None and not held.lost and held.trusted(self._now()):
             return
         with self._lock:
             self._check_lost()
             self._renew_or_fail()
 
-    def wait_free(self, seconds: float) -> bool:
-        """Poll until the lease is free, for at most `seconds`; return whether it is."""
+    def _wait_free(self, seconds: float) -> bool:
         return poll_free(self._looks_free, seconds, pause=self._pause, now=self._now)
 
-    def release(self) -> None:
-        """Release the lease."""
-        with self._lock:
-            held, self._held = self._held, None
-            if held is None or not held.is_ours:
-                return
-            if held.ended is not None:
-                held.ended.set()
-            try:
-                self._release_row(held)
-            except TxstormError as error:
-                log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.ended.set()
+        try:
+            self._release_row(held)
+        except TxstormError as error:
+            log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
-    def holder(self) -> str | None:
-        """Return the holder of the lease."""
-        with self._working():
-            self._catch_up()
-            row = self._content.lease
-            if row is None or self._watch.is_free(self._content) or is_silent(self._content, self._clock()):
-                return None
-            return str(row.holder())
-
-    def close(self) -> None:
-        """Release the lease and refuse further use of this handle."""
-        self.release()
-        self._open = False
+    def _holder(self) -> Holder | None:
+        self._catch_up()
+        row = self._content.lease
+        if row is None or self._watch.is_free(self._content) or is_silent(self._content, self._clock()):
+            return None
+        return row.holder()
 
     def _row(self, owner: str) -> LeaseRow:
         since = self._clock().isoformat(timespec="seconds")
@@ -252,17 +202,12 @@ class DeltaLedger:
             self._catch_up()
 
     def _looks_free(self) -> bool:
-        with self._working():
+        with self._using():
             self._catch_up()
             return self._watch.is_free(self._content)
 
-    def _hold(self, held: Held) -> None:
-        self._held = held
-        start_thread(self._keep_renewing, held, name="txstorm-lease")
-
     def _keep_renewing(self, held: Held) -> None:
         """Renew the lease by heartbeats while there is nothing else to write; the thread ends with the lease."""
-        assert held.ended is not None
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
                 if self._held is not held or held.lost:
@@ -310,8 +255,6 @@ class DeltaLedger:
         held = self._held
         if held is None:
             return
-        if not held.is_ours:
-            raise lost_error(self._name, "a copy of it in a forked process, whose parent has the lease")
         row = self._content.lease
         if not held.lost and (row is None or row.token != held.row.token):
             held.lost = not_held_by_us(None if row is None else row.holder())
@@ -327,28 +270,6 @@ class DeltaLedger:
     def _catch_up(self) -> None:
         self._store.catch_up()
         self._watch.look(self._content)
-
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        with self._lock:
-            self._check_open()
-            yield
-
-    @contextmanager
-    def _reading(self) -> Iterator[dict[str, Entry]]:
-        with self._working():
-            self._catch_up()
-            yield self._content.entries
-
-    def _check_open(self) -> None:
-        if not self._open:
-            msg = f"{self._name}: expected an open handle, got a closed one; open it again"
-            raise TxstormError(msg)
-
-    def _check_writable(self) -> None:
-        if self._read_only:
-            msg = f"{self._name}: expected a handle that may write, got one opened with read_only=True"
-            raise InputError(msg)
 
     def _wall(self) -> str:
         return self._clock().isoformat()
