@@ -84,8 +84,9 @@ class ZooKeeperLedger(StoredLedger):
             found = self._below(path, snapshot=depth == 1)
             if found is not None:
                 return found
-        msg = f"{self._name}: expected a moment without a change below {path!r}, got none in {TRIES}; try again"
-        raise TxstormError(msg)
+        raise TxstormError(
+            f"{self._name}: expected a moment without a change below {path!r}, got none in {TRIES}; try again"
+        )
 
     def _entries(self, nodes: Mapping[str, str]) -> tuple[dict[str, Entry], dict[str, Node | None]]:
         """Read the entries at `nodes` (node → path); return them, and all nodes that were read for that."""
@@ -174,15 +175,18 @@ class ZooKeeperLedger(StoredLedger):
     def _check_format(self) -> None:
         node = self._session.read([self._root])[0]
         if node is None:
-            msg = f"{self._name}: expected a ledger, got no such node; check the chroot, or run the topology first"
-            raise DataDirectoryError(msg)
+            raise DataDirectoryError(
+                f"{self._name}: expected a ledger, got no such node; check the chroot, or run the topology first"
+            )
         found = _format(node.data)
         if found is None:
-            msg = f"{self._name}: expected a txstorm ledger, got a node with {node.data[:40]!r}; choose another chroot"
-            raise DataDirectoryError(msg)
+            raise DataDirectoryError(
+                f"{self._name}: expected a txstorm ledger, got a node with {node.data[:40]!r}; choose another chroot"
+            )
         if found != FORMAT_VERSION:
-            msg = f"{self._name}: expected format {FORMAT} {FORMAT_VERSION}, got {found}; use the txstorm that wrote it"
-            raise DataDirectoryError(msg)
+            raise DataDirectoryError(
+                f"{self._name}: expected format {FORMAT} {FORMAT_VERSION}, got {found}; use the txstorm that wrote it"
+            )
 
 
 def _format(data: bytes) -> object:
