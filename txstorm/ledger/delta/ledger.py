@@ -1,20 +1,29 @@
-"""The ledger in a Delta table, for drivers with neither ZooKeeper nor a disk that outlives them."""
+"""The ledger in a Delta table, for drivers with neither ZooKeeper nor a disk that outlives them.
+
+Its lease is a row that expires unless its holder renews it by writing. Clock rules: every version that the holder
+writes is a heartbeat (a renewal); if it has nothing to write, it writes one after a third of the lease's length. A
+process that wants the lease waits, by its own monotonic clock, one full length after it has *seen* the last heartbeat,
+and then acquires the lease with a compare-and-set on the version it has seen. The holder counts from *before* it wrote
+its last heartbeat, trusts the lease for `TRUSTED` of its length, and queries the store after that. Thus the clocks of
+two machines are never compared. Even a wrong clock does not let two processes write: the ledger's versions and the
+tables' epochs prevent that; the lease only saves them from trying.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from txstorm.clients.delta.control_log import ControlTable
 from txstorm.errors import ConflictError, FencedError, TxstormError
 from txstorm.lanes import THREADS, start_thread
 from txstorm.ledger.core import StoredLedger
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
-from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent
 from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, document_of
 from txstorm.ledger.lease import (
     POLL,
@@ -25,7 +34,9 @@ from txstorm.ledger.lease import (
     machine_mark,
     not_held_by_us,
     poll_free,
+    process_has_ended,
     process_mark,
+    this_process,
     utc_now,
 )
 from txstorm.ledger.port import Entry, Op, changes_of
@@ -33,7 +44,37 @@ from txstorm.ledger.port import Entry, Op, changes_of
 log = logging.getLogger("txstorm.ledger")
 
 RACES = 50
-"""Maximum number of attempts at a commit that loses against other writers."""
+"""Maximum number of attempts at the lease that lose against other writers."""
+
+SECONDS = 10.0
+"""Seconds that a lease lasts after its holder's last heartbeat."""
+
+TRUSTED = 0.8
+"""Fraction of a lease's length during which its holder trusts it without querying the store."""
+
+SILENT = 6
+"""Number of lease lengths, by the wall clock, after which a silent holder on another machine is no longer shown."""
+
+
+@dataclass
+class _Held:
+    """The lease that this handle has acquired.
+
+    Attributes:
+        row: the lease as stored in the ledger.
+        renewed: time, by the boot-time clock, just before the last heartbeat was written.
+        lost: why the lease was lost; empty while it is held.
+        ended: set when the lease is released.
+    """
+
+    row: LeaseRow
+    renewed: float
+    lost: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def trusted(self, now: float) -> bool:
+        """Return whether it is certain that no other process has acquired the lease by `now` (boot-time seconds)."""
+        return now - self.renewed < self.row.seconds * TRUSTED
 
 
 class DeltaLedger(StoredLedger):
@@ -69,10 +110,11 @@ class DeltaLedger(StoredLedger):
         self._clock = clock
         self._now = monotonic
         self._pause = pause
-        self._held: Held | None = None
-        self._watch = Watch(monotonic)
-        self._store = DeltaContent(uri, create=create and not read_only, at=self._wall(), pause=pause)
-        self._watch.look(self._content)
+        self._held: _Held | None = None
+        self._seen: tuple[str, int] | None = None  # the holder's token, and its last version, as this handle saw them
+        self._seen_at = 0.0
+        self._store = DeltaContent(uri, create=create and not read_only, at=clock().isoformat(), pause=pause)
+        self._look()
 
     @staticmethod
     def is_there(uri: str) -> bool:
@@ -118,9 +160,10 @@ class DeltaLedger(StoredLedger):
         self._check_lost()
         started, held = self._now(), self._held
         token = by if by is not None else "" if held is None else held.row.token
-        document = document_of(kind, uuid.uuid4().hex, at=self._wall(), by=token, changes=changed, lease=lease)
+        wall = self._clock().isoformat()
+        document = document_of(kind, uuid.uuid4().hex, at=wall, by=token, changes=changed, lease=lease)
         made = self._store.append(document, durable=durable)
-        self._watch.look(self._content)
+        self._look()
         self._check_lost()
         if made:
             if held is not None:
@@ -138,17 +181,20 @@ class DeltaLedger(StoredLedger):
         if self._held is not None and self._held.lost:
             self._held = None
         self._await_sign()
-        row = self._row(owner)
+        me, token = this_process(owner, self._clock), uuid.uuid4().hex
+        row = LeaseRow(token, me.owner, me.pid, me.host, me.since, self._millis, process_mark())
         for _ in range(RACES):
             self._catch_up()
-            self._check_free()
+            other = self._content.lease
+            if other is not None and not self._is_free():
+                raise held_error(self._name, other.holder())
             started = self._now()
             self._store.distrust()
-            if self._append(LEASE, lease=row, by=row.token):
-                self._held = held = Held(row, started)
+            if self._append(LEASE, lease=row, by=token):
+                self._held = held = _Held(row, started)
                 start_thread(self._keep_renewing, held, name="txstorm-lease")
                 return
-        raise held_error(self._name, row.holder())
+        raise held_error(self._name, me)
 
     def _check_lease(self) -> None:
         """Query the store if the last heartbeat is old."""
@@ -168,25 +214,21 @@ class DeltaLedger(StoredLedger):
             return
         held.ended.set()
         try:
-            self._release_row(held)
+            for _ in range(TRIES):
+                self._catch_up()
+                row = self._content.lease
+                if row is None or row.token != held.row.token or self._append(LEASE, by=held.row.token):
+                    return
         except TxstormError as error:
             log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
     def _holder(self) -> Holder | None:
         self._catch_up()
-        row = self._content.lease
-        if row is None or self._watch.is_free(self._content) or is_silent(self._content, self._clock()):
+        row, sign = self._content.lease, self._content.written_at
+        if row is None or self._is_free():
             return None
-        return row.holder()
-
-    def _row(self, owner: str) -> LeaseRow:
-        since = self._clock().isoformat(timespec="seconds")
-        return LeaseRow(uuid.uuid4().hex, owner, os.getpid(), socket.gethostname(), since, self._millis, process_mark())
-
-    def _check_free(self) -> None:
-        row = self._content.lease
-        if row is not None and not self._watch.is_free(self._content):
-            raise held_error(self._name, row.holder())
+        silent = sign and self._clock() - datetime.fromisoformat(sign) > timedelta(seconds=SILENT * row.seconds)
+        return None if silent else row.holder()
 
     def _await_sign(self) -> None:
         """Block until a holder on another machine sends a heartbeat, or has sent none for the length of its lease.
@@ -197,25 +239,25 @@ class DeltaLedger(StoredLedger):
         row, sign, place = self._content.lease, self._content.sign, machine_mark()
         if row is None or (place and row.process.startswith(f"{place}/")):
             return  # for a process on this machine, it is known whether it is alive
-        while self._content.lease == row and self._content.sign == sign and not self._watch.is_free(self._content):
+        while self._content.lease == row and self._content.sign == sign and not self._is_free():
             self._pause(min(POLL, row.seconds / 10))
             self._catch_up()
 
     def _looks_free(self) -> bool:
         with self._using():
             self._catch_up()
-            return self._watch.is_free(self._content)
+            return self._is_free()
 
-    def _keep_renewing(self, held: Held) -> None:
+    def _keep_renewing(self, held: _Held) -> None:
         """Renew the lease by heartbeats while there is nothing else to write; the thread ends with the lease."""
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
                 if self._held is not held or held.lost:
                     return
-                if held.quiet(self._now()):
+                if self._now() - held.renewed >= held.row.seconds / 3:
                     self._renew(held)
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: _Held) -> None:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
                 pass  # another process wrote; the next attempt is at the newest version
@@ -244,13 +286,6 @@ class DeltaLedger(StoredLedger):
                     raise lost_error(self._name, held.lost) from error
                 self._pause(POLL)
 
-    def _release_row(self, held: Held) -> None:
-        for _ in range(TRIES):
-            self._catch_up()
-            row = self._content.lease
-            if row is None or row.token != held.row.token or self._append(LEASE, by=held.row.token):
-                return
-
     def _check_lost(self) -> None:
         held = self._held
         if held is None:
@@ -261,7 +296,7 @@ class DeltaLedger(StoredLedger):
         if held.lost:
             raise lost_error(self._name, held.lost)
 
-    # -- the handle ---------------------------------------------------------------------------------------------
+    # -- the content --------------------------------------------------------------------------------------------
 
     @property
     def _content(self) -> Content:
@@ -269,7 +304,16 @@ class DeltaLedger(StoredLedger):
 
     def _catch_up(self) -> None:
         self._store.catch_up()
-        self._watch.look(self._content)
+        self._look()
 
-    def _wall(self) -> str:
-        return self._clock().isoformat()
+    def _look(self) -> None:
+        """Note when this handle has seen a new heartbeat; called whenever the content has been read."""
+        lease = self._content.lease
+        seen = None if lease is None else (lease.token, self._content.sign)
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._now()
+
+    def _is_free(self) -> bool:
+        """Return whether the lease in the content may be acquired."""
+        lease = self._content.lease
+        return lease is None or process_has_ended(lease.process) or self._now() - self._seen_at >= lease.seconds

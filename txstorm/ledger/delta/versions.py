@@ -141,8 +141,9 @@ def checked(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not document:
         return document
     if isinstance(document.get("format"), int) and document["format"] > FORMAT:
-        msg = f"{where}: expected format {FORMAT}, got {document['format']}; use the txstorm that wrote it"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"{where}: expected format {FORMAT}, got {document['format']}; use the txstorm that wrote it"
+        )
     if document.get(_CHECK) != _checksum({name: one for name, one in document.items() if name != _CHECK}):
         raise _corrupt(where, "an entry with another checksum than it was written with")
     return document
