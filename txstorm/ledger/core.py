@@ -102,8 +102,9 @@ class StoredLedger(ABC):
             if not ops:
                 self._check_lease()
             elif not any(self._write(ops, fresh=number > 0, durable=durable) for number in range(TRIES)):
-                msg = f"{self._name}: expected to carry out a commit, got {TRIES} refusals; see what writes there"
-                raise TxstormError(msg)
+                raise TxstormError(
+                    f"{self._name}: expected to carry out a commit, got {TRIES} refusals; see what writes there"
+                )
 
     def acquire(self, owner: str) -> None:
         """Acquire the lease."""

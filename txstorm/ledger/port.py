@@ -138,8 +138,9 @@ def checked_path(path: str, *, root: bool = False) -> str:
     if root and not path:
         return path
     if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
-        msg = f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
-        raise InputError(msg)
+        raise InputError(
+            f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
+        )
     return path
 
 
@@ -152,11 +153,10 @@ def check_ops(ops: Sequence[Op]) -> None:
     for op in ops:
         checked_path(op.path)
         if isinstance(op, Put) and len(op.value) > MAX_VALUE:
-            msg = (
+            raise InputError(
                 f"ledger path {op.path!r}: a value has at most {MAX_VALUE} bytes, got {len(op.value)}; "
                 "encode it with txstorm.ledger.values.encode_value and a blob directory"
             )
-            raise InputError(msg)
 
 
 def op_size(op: Op) -> int:
@@ -184,11 +184,10 @@ def outcome(op: Op, found: Entry | None) -> Entry | None:
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
-        msg = (
+        raise ConflictError(
             f"ledger path {op.path!r}: expected {_worded(expect)}, got {_worded(version)}; "
             "another process wrote it: read again and decide again"
         )
-        raise ConflictError(msg)
     if isinstance(op, Put):
         return Entry(op.value, version + 1)
     return found if isinstance(op, Check) else None

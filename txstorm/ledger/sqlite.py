@@ -53,33 +53,31 @@ def create_file(path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=f"{path.name}.new-", dir=path.parent) as directory:
             made = Path(directory) / path.name
-            _write_empty(made)
+            with translated(made), closing(sqlite3.connect(made, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
+                # The mode is stored in the file: it lets readers work beside a writer, with one sync per commit. It is
+                # set last, since on a full disk SQLite silently leaves data in its log when the connection closes.
+                _write_ahead(connection, made)
             sync_file(made)
             os.link(made, path)
         sync_names(path.parent, [path])
     except FileExistsError:
         return
     except OSError as error:
-        msg = f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
-        raise DataDirectoryError(msg) from error
-
-
-def _write_empty(path: Path) -> None:
-    with translated(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-        connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
-        # The mode is stored in the file: it lets readers work beside a writer, with one sync per commit. It is set
-        # last, since on a full disk SQLite silently leaves data in its log when the connection closes.
-        _write_ahead(connection, path)
+        raise DataDirectoryError(
+            f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
+        ) from error
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Put the ledger into WAL mode, and check the result: on failure SQLite does not raise but returns another mode."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        msg = f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
-        raise TxstormError(msg)
+        raise TxstormError(
+            f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
+        )
 
 
 def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
@@ -117,8 +115,8 @@ class Guard:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._files: dict[int, tuple[int, int]] = {}
-        self._handles = 0
+        self.files: dict[int, tuple[int, int]] = {}
+        self.handles = 0
 
     @classmethod
     def of(cls, path: Path) -> Guard:
@@ -126,41 +124,33 @@ class Guard:
         key = os.path.realpath(path)
         with cls._lock:
             guard = cls._shared.setdefault(key, cls(Path(key)))
-            guard.add_handle()
+            guard.handles += 1
+            held = {os.fstat(file).st_ino for file in guard.files}
+            for suffix, bytes_ in _GUARDED.items() if LINUX else ():
+                with suppress(OSError):  # no shared memory: no process is writing, and this handle has a copy
+                    if os.stat(key + suffix).st_ino not in held:
+                        file = os.open(key + suffix, os.O_RDONLY | os.O_CLOEXEC)
+                        guard.files[file] = bytes_
+                        lock_bytes(file, fcntl.F_RDLCK, *bytes_)
         return guard
-
-    def add_handle(self) -> None:
-        """Count one more handle, and lock the files that are not locked yet; called by `of`."""
-        self._handles += 1
-        if not LINUX:
-            return
-        held = {os.fstat(file).st_ino for file in self._files}
-        for suffix, bytes_ in _GUARDED.items():
-            with suppress(OSError):  # no shared memory: no process is writing, and this handle has a copy
-                name = f"{self._path}{suffix}"
-                if os.stat(name).st_ino in held:
-                    continue
-                file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-                self._files[file] = bytes_
-                lock_bytes(file, fcntl.F_RDLCK, *bytes_)
 
     def close(self, connection: sqlite3.Connection) -> None:
         """Close `connection`; with the last one the locks are released, so that SQLite can merge and delete its log."""
         with self._lock:
-            self._handles -= 1
-            if self._handles:
+            self.handles -= 1
+            if self.handles:
                 connection.close()
                 return
             self._shared.pop(str(self._path), None)
-            for file, bytes_ in self._files.items():
+            for file, bytes_ in self.files.items():
                 lock_bytes(file, fcntl.F_UNLCK, *bytes_)
             connection.close()
             self.close_files()
 
     def close_files(self) -> None:
         """Close the file descriptions, which releases their locks."""
-        while self._files:
-            os.close(self._files.popitem()[0])
+        while self.files:
+            os.close(self.files.popitem()[0])
 
     @classmethod
     def forked(cls) -> None:
@@ -183,8 +173,9 @@ def _check_file(path: Path, *, read_only: bool) -> None:
         raise DataDirectoryError(msg + "check the data directory; where tables are left, restore their ledger first")
     # SQLite would open it read-only and fail only at the first commit.
     if not read_only and not os.access(path, os.W_OK):
-        msg = f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
+        )
 
 
 def _open(path: Path, mode: str, busy: float = BUSY) -> sqlite3.Connection:
@@ -193,38 +184,37 @@ def _open(path: Path, mode: str, busy: float = BUSY) -> sqlite3.Connection:
 
 
 def _open_reader(path: Path) -> sqlite3.Connection:
-    connection = _open(path, "mode=ro")
+    connection, log = _open(path, "mode=ro"), path.with_name(f"{path.name}-wal")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
         connection.close()
         # SQLite cannot create its shared memory beside the file. If there is no log to recover, no process writes.
-        if _refused(error) and _log_is_empty(path):
-            return _snapshot(path)
-        raise
+        if not _refused(error) or (log.exists() and log.stat().st_size):
+            raise
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        with closing(_open(path, "mode=ro&immutable=1")) as source:
+            source.backup(connection)
     return connection
-
-
-def _log_is_empty(path: Path) -> bool:
-    log = path.with_name(path.name + "-wal")
-    return not log.exists() or log.stat().st_size == 0
-
-
-def _snapshot(path: Path) -> sqlite3.Connection:
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    with closing(_open(path, "mode=ro&immutable=1")) as source:
-        source.backup(copy)
-    return copy
 
 
 def _check_content(connection: sqlite3.Connection, path: Path) -> None:
     """Raise `DataDirectoryError` unless this is a ledger of a known format, `LedgerCorrupt` if it is damaged."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    _check_length(connection, path)
+    page, size = connection.execute("PRAGMA page_size").fetchone()[0], path.stat().st_size
+    # SQLite treats a file shorter than a page as new, and reads the missing end of the last page as zeros.
+    if size == 0 or size % page:
+        raise _corrupt(path, f"{size} bytes, not a whole number of pages of {page}")
     if not {"format", "kv"} <= tables:
-        msg = f"ledger {path}: expected a txstorm ledger, got another SQLite database; is this the data directory?"
-        raise DataDirectoryError(msg)
-    _check_format(connection, path)
+        raise DataDirectoryError(
+            f"ledger {path}: expected a txstorm ledger, got another SQLite database; is this the data directory?"
+        )
+    found = connection.execute("SELECT name, version FROM format").fetchall()
+    if found != [(FORMAT, FORMAT_VERSION)]:
+        shown = ", ".join(f"{name} {version}" for name, version in found) or "none"
+        raise DataDirectoryError(
+            f"ledger {path}: expected format {FORMAT} {FORMAT_VERSION}, got {shown}; use the txstorm that wrote it"
+        )
     problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
     if problems != ["ok"]:
         raise _corrupt(path, "; ".join(problems))
@@ -239,25 +229,6 @@ def entries_of(connection: sqlite3.Connection, path: Path) -> dict[str, Entry]:
             raise _corrupt(path, f"entry {name!r} with another checksum than it was written with")
         entries[name.decode()] = Entry(value, version)
     return entries
-
-
-def _check_length(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `LedgerCorrupt` for a truncated file.
-
-    SQLite treats a file shorter than a page as new, and reads the missing end of the last page as zeros.
-    """
-    page = connection.execute("PRAGMA page_size").fetchone()[0]
-    size = path.stat().st_size
-    if size == 0 or size % page:
-        raise _corrupt(path, f"{size} bytes, not a whole number of pages of {page}")
-
-
-def _check_format(connection: sqlite3.Connection, path: Path) -> None:
-    found = connection.execute("SELECT name, version FROM format").fetchall()
-    if found != [(FORMAT, FORMAT_VERSION)]:
-        shown = ", ".join(f"{name} {version}" for name, version in found) or "none"
-        msg = f"ledger {path}: expected format {FORMAT} {FORMAT_VERSION}, got {shown}; use the txstorm that wrote it"
-        raise DataDirectoryError(msg)
 
 
 def _corrupt(path: Path, found: str) -> LedgerCorrupt:
@@ -275,8 +246,9 @@ def translated(path: Path) -> Iterator[None]:
         if _code(error) is None:  # raised by Python's sqlite3 module for text that cannot be decoded
             raise _corrupt(path, str(error)) from error
         if _code(error) == sqlite3.SQLITE_BUSY:
-            msg = f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
-            raise HeldError(msg) from error
+            raise HeldError(
+                f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
+            ) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for damaged text in SQLite's message
