@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from txstorm.errors import FencedError, InputError, TxstormError
 from txstorm.ledger.lease import Holder, poll_free
@@ -141,12 +141,10 @@ class StoredLedger(ABC):
             self._open = False
             self._close()
 
-    @contextmanager
-    def _using(self, *, writes: bool = False) -> Iterator[None]:
+    def _using(self, *, writes: bool = False) -> AbstractContextManager[object]:
+        """Return the lock, to be entered at once, of a handle that may be used."""
         self._check_usable(writes=writes)
-        with self._lock:
-            self._check_usable()  # it may have been closed while this call waited
-            yield
+        return self._lock
 
     def _check_usable(self, *, writes: bool = False) -> None:
         if self._pid != os.getpid():

@@ -304,6 +304,7 @@ class SqliteLedger(StoredLedger):
 
     def _current(self) -> dict[str, Entry]:
         """Return all entries; they are read again if another connection has committed since."""
+        self._check_usable()  # it may have been closed while this call waited
         seen = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if seen != self._seen:
             self._entries = entries_of(self._connection, self._path)
@@ -311,6 +312,7 @@ class SqliteLedger(StoredLedger):
         return self._entries
 
     def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
+        self._check_usable()
         with translated(self._path), _transaction(self._connection):
             self._lease.check()
             changed = changes_of(ops, self._current())
