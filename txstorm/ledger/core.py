@@ -56,7 +56,7 @@ class StoredLedger(ABC):
 
     @abstractmethod
     def _check_lease(self) -> None:
-        """Called without the lock, for lack of which no call may have to wait for a commit."""
+        """Raise `FencedError` if the lease is lost; called without the lock, so as not to wait for a commit."""
 
     def _wait_free(self, seconds: float) -> bool:
         return poll_free(lambda: self.holder() is None, seconds)
