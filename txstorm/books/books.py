@@ -310,7 +310,10 @@ class Books:
         try:
             self.ledger.commit([*self._guard, *expected, *(self._put(path, one) for path, one in values.items())])
         except ConflictError as error:
-            self._check_guard(error)
+            try:
+                self._check_epoch()
+            except FencedError as fenced:
+                raise fenced from error
             return False
         return True
 
@@ -429,13 +432,6 @@ class Books:
             if names.meta_path(txid) not in written:
                 yield self._meta_ops(txid, meta)
 
-    def _check_guard(self, error: ConflictError) -> None:
-        """Raise `FencedError` if the conflict was caused by a newer epoch."""
-        try:
-            self._check_epoch()
-        except FencedError as fenced:
-            raise fenced from error
-
     def _check_epoch(self) -> None:
         for guard in self._guard:
             entry = self.ledger.get(guard.path)
@@ -464,6 +460,5 @@ class Books:
         path = names.intent_path(last)
         intent = Intent.from_json(self._value(path, data))
         if intent.last != last:
-            msg = f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged"
-            raise LedgerCorrupt(msg)
+            raise LedgerCorrupt(f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged")
         return intent

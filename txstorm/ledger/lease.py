@@ -8,7 +8,7 @@ kept out. A forked child inherits the description and would keep the lock alive,
 
 A lease in a store shared by many machines does not end by itself when the holder's process dies. But a process
 that is known to have died on this machine writes nothing more, so its lease is free at once, like a file's. Only a
-lease in a Delta table has to be renewed (`delta/lease.py`): a session of ZooKeeper does it by itself.
+lease in a Delta table has to be renewed (`delta/ledger.py`): a session of ZooKeeper does it by itself.
 """
 
 from __future__ import annotations
@@ -246,8 +246,9 @@ def _open_lock_file(path: Path) -> int:
     try:
         return _opened(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        msg = f"{path}: expected a lock file that this user can write, got {error.strerror}; check the data directory"
-        raise DataDirectoryError(msg) from error
+        raise DataDirectoryError(
+            f"{path}: expected a lock file that this user can write, got {error.strerror}; check the data directory"
+        ) from error
 
 
 def _opened(path: Path, mode: int) -> int:
@@ -308,15 +309,10 @@ def lock_bytes(file: int, kind: int, start: int, length: int) -> None:
 
 
 def _locking_pid(file: int) -> int | None:
-    answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, _flock_request()))
+    request = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if LINUX else (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    answer = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, struct.pack(_FLOCK, *request)))
     kind, pid = (answer[0], answer[4]) if LINUX else (answer[3], answer[2])
     return None if kind == fcntl.F_UNLCK else int(pid)
-
-
-def _flock_request() -> bytes:
-    if LINUX:
-        return struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    return struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
 
 
 def _read(file: int) -> Holder | None:

@@ -6,14 +6,15 @@ has to read and write entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from txstorm import faults
 from txstorm.errors import ConflictError, InputError
 from txstorm.ledger import paths as names
 
+T = TypeVar("T")
 MAX_VALUE = 256 * 1024
 """Maximum length of a value in bytes (ZooKeeper drops the connection at 1 MB); longer ones: `txstorm.ledger.values`."""
 
@@ -137,8 +138,9 @@ def checked_path(path: str, *, root: bool = False) -> str:
     if root and not path:
         return path
     if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
-        msg = f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
-        raise InputError(msg)
+        raise InputError(
+            f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
+        )
     return path
 
 
@@ -151,11 +153,10 @@ def check_ops(ops: Sequence[Op]) -> None:
     for op in ops:
         checked_path(op.path)
         if isinstance(op, Put) and len(op.value) > MAX_VALUE:
-            msg = (
+            raise InputError(
                 f"ledger path {op.path!r}: a value has at most {MAX_VALUE} bytes, got {len(op.value)}; "
                 "encode it with txstorm.ledger.values.encode_value and a blob directory"
             )
-            raise InputError(msg)
 
 
 def op_size(op: Op) -> int:
@@ -183,11 +184,10 @@ def outcome(op: Op, found: Entry | None) -> Entry | None:
     version = ABSENT if found is None else found.version
     expect = op.expect
     if expect is not None and expect != version:
-        msg = (
+        raise ConflictError(
             f"ledger path {op.path!r}: expected {_worded(expect)}, got {_worded(version)}; "
             "another process wrote it: read again and decide again"
         )
-        raise ConflictError(msg)
     if isinstance(op, Put):
         return Entry(op.value, version + 1)
     return found if isinstance(op, Check) else None
@@ -195,6 +195,26 @@ def outcome(op: Op, found: Entry | None) -> Entry | None:
 
 def _worded(version: int) -> str:
     return "no entry" if version == ABSENT else f"version {version}"
+
+
+def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
+    """Return path → new entry, None if deleted, for the changes of `ops` to `entries`; see `outcome` for errors."""
+    changed: dict[str, Entry | None] = {}
+    for op in ops:
+        found = changed[op.path] if op.path in changed else entries.get(op.path)
+        after = outcome(op, found)
+        if after is not found:
+            changed[op.path] = after
+    return changed
+
+
+def replace(entries: dict[str, T], changed: Mapping[str, T | None]) -> None:
+    """Put what `changed` has for each path into `entries`; None: remove it."""
+    for path, entry in changed.items():
+        if entry is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = entry
 
 
 _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}

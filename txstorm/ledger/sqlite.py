@@ -12,15 +12,16 @@ import stat
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
 from txstorm.clients.files import sync_file, sync_names
-from txstorm.errors import DataDirectoryError, HeldError, InputError, LedgerCorrupt, TxstormError
-from txstorm.ledger.lease import LINUX, Clock, FileLease, lock_bytes, poll_free, utc_now
-from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names, outcome, pass_deleted
+from txstorm.errors import DataDirectoryError, HeldError, LedgerCorrupt, TxstormError
+from txstorm.ledger.core import StoredLedger
+from txstorm.ledger.lease import LINUX, Clock, FileLease, Holder, lock_bytes, utc_now
+from txstorm.ledger.port import Entry, Op, changes_of, pass_deleted, replace
 
 FORMAT = "txstorm-ledger"
 FORMAT_VERSION = 1
@@ -52,33 +53,31 @@ def create_file(path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=f"{path.name}.new-", dir=path.parent) as directory:
             made = Path(directory) / path.name
-            _write_empty(made)
+            with translated(made), closing(sqlite3.connect(made, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
+                # The mode is stored in the file: it lets readers work beside a writer, with one sync per commit. It is
+                # set last, since on a full disk SQLite silently leaves data in its log when the connection closes.
+                _write_ahead(connection, made)
             sync_file(made)
             os.link(made, path)
         sync_names(path.parent, [path])
     except FileExistsError:
         return
     except OSError as error:
-        msg = f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
-        raise DataDirectoryError(msg) from error
-
-
-def _write_empty(path: Path) -> None:
-    with translated(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-        connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
-        # The mode is stored in the file: it lets readers work beside a writer, with one sync per commit. It is set
-        # last, since on a full disk SQLite silently leaves data in its log when the connection closes.
-        _write_ahead(connection, path)
+        raise DataDirectoryError(
+            f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
+        ) from error
 
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Put the ledger into WAL mode, and check the result: on failure SQLite does not raise but returns another mode."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        msg = f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
-        raise TxstormError(msg)
+        raise TxstormError(
+            f"ledger {path}: expected SQLite to keep it in WAL mode, got mode {mode!r}; check disk space, start again"
+        )
 
 
 def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
@@ -116,8 +115,8 @@ class Guard:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._files: dict[int, tuple[int, int]] = {}
-        self._handles = 0
+        self.files: dict[int, tuple[int, int]] = {}
+        self.handles = 0
 
     @classmethod
     def of(cls, path: Path) -> Guard:
@@ -125,41 +124,33 @@ class Guard:
         key = os.path.realpath(path)
         with cls._lock:
             guard = cls._shared.setdefault(key, cls(Path(key)))
-            guard.add_handle()
+            guard.handles += 1
+            held = {os.fstat(file).st_ino for file in guard.files}
+            for suffix, bytes_ in _GUARDED.items() if LINUX else ():
+                with suppress(OSError):  # no shared memory: no process is writing, and this handle has a copy
+                    if os.stat(key + suffix).st_ino not in held:
+                        file = os.open(key + suffix, os.O_RDONLY | os.O_CLOEXEC)
+                        guard.files[file] = bytes_
+                        lock_bytes(file, fcntl.F_RDLCK, *bytes_)
         return guard
-
-    def add_handle(self) -> None:
-        """Count one more handle, and lock the files that are not locked yet; called by `of`."""
-        self._handles += 1
-        if not LINUX:
-            return
-        held = {os.fstat(file).st_ino for file in self._files}
-        for suffix, bytes_ in _GUARDED.items():
-            with suppress(OSError):  # no shared memory: no process is writing, and this handle has a copy
-                name = f"{self._path}{suffix}"
-                if os.stat(name).st_ino in held:
-                    continue
-                file = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-                self._files[file] = bytes_
-                lock_bytes(file, fcntl.F_RDLCK, *bytes_)
 
     def close(self, connection: sqlite3.Connection) -> None:
         """Close `connection`; with the last one the locks are released, so that SQLite can merge and delete its log."""
         with self._lock:
-            self._handles -= 1
-            if self._handles:
+            self.handles -= 1
+            if self.handles:
                 connection.close()
                 return
             self._shared.pop(str(self._path), None)
-            for file, bytes_ in self._files.items():
+            for file, bytes_ in self.files.items():
                 lock_bytes(file, fcntl.F_UNLCK, *bytes_)
             connection.close()
             self.close_files()
 
     def close_files(self) -> None:
         """Close the file descriptions, which releases their locks."""
-        while self._files:
-            os.close(self._files.popitem()[0])
+        while self.files:
+            os.close(self.files.popitem()[0])
 
     @classmethod
     def forked(cls) -> None:
@@ -182,8 +173,9 @@ def _check_file(path: Path, *, read_only: bool) -> None:
         raise DataDirectoryError(msg + "check the data directory; where tables are left, restore their ledger first")
     # SQLite would open it read-only and fail only at the first commit.
     if not read_only and not os.access(path, os.W_OK):
-        msg = f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"ledger {path}: expected a file that this user can write, got one to read; check its permissions"
+        )
 
 
 def _open(path: Path, mode: str, busy: float = BUSY) -> sqlite3.Connection:
@@ -192,63 +184,51 @@ def _open(path: Path, mode: str, busy: float = BUSY) -> sqlite3.Connection:
 
 
 def _open_reader(path: Path) -> sqlite3.Connection:
-    connection = _open(path, "mode=ro")
+    connection, log = _open(path, "mode=ro"), path.with_name(f"{path.name}-wal")
     try:
         connection.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.Error as error:
         connection.close()
         # SQLite cannot create its shared memory beside the file. If there is no log to recover, no process writes.
-        if _refused(error) and _log_is_empty(path):
-            return _snapshot(path)
-        raise
+        if not _refused(error) or (log.exists() and log.stat().st_size):
+            raise
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        with closing(_open(path, "mode=ro&immutable=1")) as source:
+            source.backup(connection)
     return connection
-
-
-def _log_is_empty(path: Path) -> bool:
-    log = path.with_name(path.name + "-wal")
-    return not log.exists() or log.stat().st_size == 0
-
-
-def _snapshot(path: Path) -> sqlite3.Connection:
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    with closing(_open(path, "mode=ro&immutable=1")) as source:
-        source.backup(copy)
-    return copy
 
 
 def _check_content(connection: sqlite3.Connection, path: Path) -> None:
     """Raise `DataDirectoryError` unless this is a ledger of a known format, `LedgerCorrupt` if it is damaged."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    _check_length(connection, path)
-    if not {"format", "kv"} <= tables:
-        msg = f"ledger {path}: expected a txstorm ledger, got another SQLite database; is this the data directory?"
-        raise DataDirectoryError(msg)
-    _check_format(connection, path)
-    problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
-    if problems != ["ok"]:
-        raise _corrupt(path, "; ".join(problems))
-    for name, value, version, crc in connection.execute("SELECT CAST(path AS BLOB), value, version, crc FROM kv"):
-        if not isinstance(value, bytes) or not isinstance(version, int) or entry_crc(name, value, version) != crc:
-            raise _corrupt(path, f"entry {name!r} with another checksum than it was written with")
-
-
-def _check_length(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise `LedgerCorrupt` for a truncated file.
-
-    SQLite treats a file shorter than a page as new, and reads the missing end of the last page as zeros.
-    """
-    page = connection.execute("PRAGMA page_size").fetchone()[0]
-    size = path.stat().st_size
+    page, size = connection.execute("PRAGMA page_size").fetchone()[0], path.stat().st_size
+    # SQLite treats a file shorter than a page as new, and reads the missing end of the last page as zeros.
     if size == 0 or size % page:
         raise _corrupt(path, f"{size} bytes, not a whole number of pages of {page}")
-
-
-def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    if not {"format", "kv"} <= tables:
+        raise DataDirectoryError(
+            f"ledger {path}: expected a txstorm ledger, got another SQLite database; is this the data directory?"
+        )
     found = connection.execute("SELECT name, version FROM format").fetchall()
     if found != [(FORMAT, FORMAT_VERSION)]:
         shown = ", ".join(f"{name} {version}" for name, version in found) or "none"
-        msg = f"ledger {path}: expected format {FORMAT} {FORMAT_VERSION}, got {shown}; use the txstorm that wrote it"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"ledger {path}: expected format {FORMAT} {FORMAT_VERSION}, got {shown}; use the txstorm that wrote it"
+        )
+    problems = [str(row[0]) for row in connection.execute("PRAGMA quick_check(3)")]
+    if problems != ["ok"]:
+        raise _corrupt(path, "; ".join(problems))
+    entries_of(connection, path)
+
+
+def entries_of(connection: sqlite3.Connection, path: Path) -> dict[str, Entry]:
+    """Read all entries; raise `LedgerCorrupt` if one of them has another checksum than it was written with."""
+    entries = {}
+    for name, value, version, crc in connection.execute("SELECT CAST(path AS BLOB), value, version, crc FROM kv"):
+        if not isinstance(value, bytes) or not isinstance(version, int) or entry_crc(name, value, version) != crc:
+            raise _corrupt(path, f"entry {name!r} with another checksum than it was written with")
+        entries[name.decode()] = Entry(value, version)
+    return entries
 
 
 def _corrupt(path: Path, found: str) -> LedgerCorrupt:
@@ -266,8 +246,9 @@ def translated(path: Path) -> Iterator[None]:
         if _code(error) is None:  # raised by Python's sqlite3 module for text that cannot be decoded
             raise _corrupt(path, str(error)) from error
         if _code(error) == sqlite3.SQLITE_BUSY:
-            msg = f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
-            raise HeldError(msg) from error
+            raise HeldError(
+                f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
+            ) from error
         msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
         raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for damaged text in SQLite's message
@@ -284,15 +265,12 @@ def _code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
-_PATHS = "SELECT path FROM kv"
-_ENTRIES = "SELECT path, value, version FROM kv"
-
-
-class SqliteLedger:
+class SqliteLedger(StoredLedger):
     """A `Ledger` in the SQLite file `path`, with its lease in ``<path>.lock``.
 
-    Commits are synced to the disk before they return. Readers in other processes never wait for the writer, nor the
-    writer for them. With `read_only` nothing is written, even if no run is active or the directory is not writable
+    Commits are synced to the disk before they return, even without `durable`: otherwise a later sync that fails could
+    lose data that was written to SQLite's log but not synced. Readers in other processes never wait for the writer, nor
+    the writer for them. With `read_only` nothing is written, even if no run is active or the directory is not writable
     (then the handle shows the content as of opening).
 
     Args:
@@ -310,96 +288,63 @@ class SqliteLedger:
     def __init__(
         self, path: Path, *, create: bool, read_only: bool = False, busy: float = BUSY, clock: Clock = utc_now
     ) -> None:
+        super().__init__(f"ledger {path}", read_only=read_only)
         self._path = path
-        self._read_only = read_only
-        self._lock = threading.RLock()
         if create and not read_only and not os.path.lexists(path):
             create_file(path)
-        self._connection: sqlite3.Connection | None = connect(path, read_only=read_only, busy=busy)
+        self._connection = connect(path, read_only=read_only, busy=busy)
         self._guard = Guard.of(path)
         self._lease = FileLease(path.with_name(path.name + ".lock"), clock)
+        self._entries: dict[str, Entry] = {}
+        self._seen: int | None = None  # SQLite's number for the content that the entries were read from; None: unknown
 
-    def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`; None if there is none."""
-        checked_path(path)
-        with self._working() as connection:
-            return _entry(connection, path)
+    def _load(self, path: str, depth: int) -> Mapping[str, Entry]:
+        with translated(self._path):
+            return self._current()
 
-    def children(self, path: str) -> list[str]:
-        """Return the names directly below `path`."""
-        where, bounds = _below(checked_path(path, root=True))
-        with self._working() as connection:
-            rows = connection.execute(_PATHS + where, bounds).fetchall()
-        return child_names(path, [row[0] for row in rows])
+    def _current(self) -> dict[str, Entry]:
+        """Return all entries; they are read again if another connection has committed since."""
+        self._check_usable()  # it may have been closed while this call waited
+        seen = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if seen != self._seen:
+            self._entries = entries_of(self._connection, self._path)
+            self._seen = seen
+        return self._entries
 
-    def scan(self, path: str) -> dict[str, Entry]:
-        """Return the entries directly below `path`."""
-        where, bounds = _below(checked_path(path, root=True))
-        start = len(path) + 1 if path else 0
-        with self._working() as connection:
-            rows = connection.execute(_ENTRIES + where, bounds).fetchall()
-        found = {row[0][start:]: Entry(row[1], row[2]) for row in rows if "/" not in row[0][start:]}
-        return {name: found[name] for name in child_names("", found)}
-
-    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops` atomically, all or none; they are synced to the disk even without `durable`.
-
-        Otherwise a later sync that fails could lose data that was written to SQLite's log but not synced.
-        """
-        self._check_writable()
-        check_ops(ops)
-        with self._working() as connection, _transaction(connection):
+    def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
+        self._check_usable()
+        with translated(self._path), _transaction(self._connection):
             self._lease.check()
+            changed = changes_of(ops, self._current())
+            seen, self._seen = self._seen, None  # after a failure, they are read again
+            for path, entry in changed.items():
+                if entry is None:
+                    self._connection.execute("DELETE FROM kv WHERE path = ?", (path,))
+                else:
+                    row = (path, *entry, entry_crc(path.encode(), *entry))
+                    self._connection.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", row)
             for op in ops:
-                _apply(connection, op)
                 pass_deleted(op)
+        replace(self._entries, changed)
+        self._seen = seen
+        return True
 
-    def acquire(self, owner: str) -> None:
-        """Acquire the lease."""
-        self._check_writable()
-        with self._working():
-            self._lease.acquire(owner)
+    def _acquire(self, owner: str) -> None:
+        self._lease.acquire(owner)
 
-    def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease."""
-        with self._working():
-            self._lease.check()
+    def _check_lease(self) -> None:
+        self._lease.check()
 
-    def wait_free(self, seconds: float) -> bool:
-        """Poll until the lease is free, for at most `seconds`; return whether it is."""
-        return poll_free(lambda: self.holder() is None, seconds)
-
-    def release(self) -> None:
-        """Release the lease."""
+    def _release(self) -> None:
         self._lease.release()
 
-    def holder(self) -> str | None:
-        """Return the holder of the lease."""
-        with self._working():
-            holder = self._lease.holder()
-        return None if holder is None else str(holder)
+    def _holder(self) -> Holder | None:
+        return self._lease.holder()
 
-    def close(self) -> None:
-        """Release the lease and close the file."""
+    def _close(self) -> None:
         with self._lock:
             self._lease.release()
-            if self._connection is not None:
-                self._guard.close(self._connection)
-                self._connection = None
-
-    @contextmanager
-    def _working(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            if self._connection is None:
-                msg = f"ledger {self._path}: expected an open handle, got a closed one; open it again"
-                raise TxstormError(msg)
-            with translated(self._path):
-                yield self._connection
-
-    def _check_writable(self) -> None:
-        if self._read_only:
-            msg = f"ledger {self._path}: expected a handle that may write, got one opened with read_only=True"
-            raise InputError(msg)
+            self._guard.close(self._connection)
 
 
 @contextmanager
@@ -414,24 +359,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def _apply(connection: sqlite3.Connection, op: Op) -> None:
-    before = _entry(connection, op.path)
-    after = outcome(op, before)
-    if after is None:
-        connection.execute("DELETE FROM kv WHERE path = ?", (op.path,))
-    elif after is not before:
-        crc = entry_crc(op.path.encode(), after.value, after.version)
-        row = (op.path, after.value, after.version, crc)
-        connection.execute("INSERT OR REPLACE INTO kv(path, value, version, crc) VALUES (?, ?, ?, ?)", row)
-
-
-def _entry(connection: sqlite3.Connection, path: str) -> Entry | None:
-    row = connection.execute("SELECT value, version FROM kv WHERE path = ?", (path,)).fetchone()
-    return None if row is None else Entry(row[0], row[1])
-
-
-def _below(path: str) -> tuple[str, tuple[str, ...]]:
-    # The character after "/" is "0": all paths below are a single range of the primary key.
-    return (" WHERE path > ? AND path < ?", (f"{path}/", f"{path}0")) if path else ("", ())

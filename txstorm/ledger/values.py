@@ -22,7 +22,6 @@ from txstorm.ledger.port import MAX_VALUE
 VALUE_FORMAT = 1
 EPOCH_FORMAT = 2
 """Format version of a ledger value that refers to a blob whose file is named after an epoch."""
-_SCALARS = (str, int, bool, type(None))
 _OURS = re.compile(r"(?:([1-9][0-9]*)-)?[0-9a-f]{64}\.json(\..*\.tmp)?")
 
 
@@ -40,12 +39,26 @@ def encode_value(blob_dir: Path | None, value: Any, what: str = "value", *, epoc
     Raises:
         MetadataError: `value` is not JSON, would be decoded as a different value, or is too long without `blob_dir`.
     """
-    document = _dumps({"format": VALUE_FORMAT, "value": _checked(value, what)}, what)
+    try:
+        fault = _fault(value, "$")
+    except RecursionError:
+        fault = "$: nested too deep, or contains itself"
+    if fault:
+        raise MetadataError(
+            f"{what}: expected JSON (None, bool, int, finite float, str, list, dict with string keys), got {fault}; "
+            "convert it first: it must come back unchanged after a restart"
+        )
+    return _encoded(blob_dir, value, what, epoch)
+
+
+def _encoded(blob_dir: Path | None, value: Any, what: str, epoch: int) -> bytes:
+    document = _dumps({"format": VALUE_FORMAT, "value": value}, what)
     if len(document) <= MAX_VALUE:
         return document
     if blob_dir is None:
-        msg = f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
-        raise MetadataError(msg)
+        raise MetadataError(
+            f"{what}: a value has at most {MAX_VALUE} bytes as JSON, got {len(document)}; give a blob directory"
+        )
     digest = _digest(document)
     # Even if the file exists: whether it was synced is unknown.
     write_durably(_blob_path(blob_dir, digest, epoch), document)
@@ -98,14 +111,17 @@ class Values(Protocol):
 
 
 class BlobValues:
-    """The encoding of a real ledger: versioned JSON, with long values in files of `blob_dir`."""
+    """The encoding of a real ledger: versioned JSON, with long values in files of `blob_dir`.
+
+    What it encodes is made by txstorm, or was checked when a user's code returned it; all of it is checked when read.
+    """
 
     def __init__(self, blob_dir: Path) -> None:
         self._dir = blob_dir
 
     def encode(self, value: Any, what: str, epoch: int) -> bytes:
         """Encode `value`."""
-        return encode_value(self._dir, value, what, epoch=epoch)
+        return _encoded(self._dir, value, what, epoch)
 
     def decode(self, data: bytes, what: str) -> Any:
         """Decode `data`."""
@@ -116,34 +132,12 @@ class BlobValues:
         sweep_blobs(self._dir, kept, epoch=epoch)
 
 
-def _checked(value: Any, what: str) -> Any:
-    try:
-        fault = None if _plain(value) else _fault(value, "$")
-    except RecursionError:
-        fault = "$: nested too deep, or contains itself"
-    if fault:
-        msg = (
-            f"{what}: expected JSON (None, bool, int, finite float, str, list, dict with string keys), got {fault}; "
-            "convert it first: it must come back unchanged after a restart"
-        )
-        raise MetadataError(msg)
-    return value
-
-
-def _plain(value: Any) -> bool:
-    """Return whether `value` consists only of JSON's native types; a fast check that nearly all values pass."""
-    kind = type(value)
-    if kind is dict:
-        return set(map(type, value)) <= {str} and all(map(_plain, value.values()))
-    if kind is list or kind is tuple:
-        return all(map(_plain, value))
-    return kind in _SCALARS or (kind is float and math.isfinite(value))
-
-
 def _fault(value: Any, where: str) -> str | None:
     """Describe the first part of `value` that JSON cannot represent or would silently change; None if there is none."""
     if isinstance(value, dict):
-        return _dict_fault(value, where)
+        if odd := [key for key in value if not isinstance(key, str)]:
+            return f"{where}: the key {odd[0]!r}"
+        return next(filter(None, (_fault(item, f"{where}.{key}") for key, item in value.items())), None)
     if isinstance(value, (list, tuple)):
         return next(filter(None, (_fault(item, f"{where}[{i}]") for i, item in enumerate(value))), None)
     if isinstance(value, float) and not math.isfinite(value):
@@ -151,21 +145,12 @@ def _fault(value: Any, where: str) -> str | None:
     return None if value is None or isinstance(value, (str, int, float)) else f"{where}: {type(value).__name__}"
 
 
-def _dict_fault(value: dict[Any, Any], where: str) -> str | None:
-    for key, item in value.items():
-        fault = _fault(item, f"{where}.{key}") if isinstance(key, str) else f"{where}: the key {key!r}"
-        if fault:
-            return fault
-    return None
-
-
 def _dumps(document: dict[str, Any], what: str) -> bytes:
     try:
         # ASCII: file names may hold lone surrogates, which UTF-8 cannot encode.
         return json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode("ascii")
-    except ValueError as error:
-        msg = f"{what}: expected JSON, got {error}"
-        raise MetadataError(msg) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MetadataError(f"{what}: expected JSON, got {error}") from error
 
 
 def _loads(data: bytes, what: str) -> dict[str, Any]:
@@ -177,8 +162,9 @@ def _loads(data: bytes, what: str) -> dict[str, Any]:
         raise _corrupt(what, "JSON without a format")
     newest = EPOCH_FORMAT if "blob" in document else VALUE_FORMAT
     if document["format"] > newest:
-        msg = f"{what}: expected format {newest}, got {document['format']}; use the txstorm that wrote it"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"{what}: expected format {newest}, got {document['format']}; use the txstorm that wrote it"
+        )
     return document
 
 

@@ -31,4 +31,18 @@ MUTANTS = (
         "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "tests/unit/ledger/test_lease.py",
     ),
+    Mutant(
+        "a_forked_copy_of_a_handle_is_used",
+        "StoredLedger._check_usable",
+        "self._pid != os.getpid()",
+        "False",
+        "tests/unit/ledger/test_port.py::test_a_copy_of_a_handle_in_a_forked_child_is_void_and_leaves_the_parents_alone[memory]",
+    ),
+    Mutant(
+        "what_another_process_wrote_is_not_read",
+        "SqliteLedger._current",
+        "seen != self._seen",
+        "self._seen is None",
+        "tests/unit/ledger/test_sqlite.py::test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_it",
+    ),
 )

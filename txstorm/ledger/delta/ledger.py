@@ -1,42 +1,83 @@
-"""The ledger in a Delta table, for drivers with neither ZooKeeper nor a disk that outlives them."""
+"""The ledger in a Delta table, for drivers with neither ZooKeeper nor a disk that outlives them.
+
+Its lease is a row that expires unless its holder renews it by writing. Clock rules: every version that the holder
+writes is a heartbeat (a renewal); if it has nothing to write, it writes one after a third of the lease's length. A
+process that wants the lease waits, by its own monotonic clock, one full length after it has *seen* the last heartbeat,
+and then acquires the lease with a compare-and-set on the version it has seen. The holder counts from *before* it wrote
+its last heartbeat, trusts the lease for `TRUSTED` of its length, and queries the store after that. Thus the clocks of
+two machines are never compared. Even a wrong clock does not let two processes write: the ledger's versions and the
+tables' epochs prevent that; the lease only saves them from trying.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from txstorm.clients.delta.control_log import ControlTable
-from txstorm.errors import ConflictError, FencedError, InputError, TxstormError
+from txstorm.errors import ConflictError, FencedError, TxstormError
 from txstorm.lanes import THREADS, start_thread
+from txstorm.ledger.core import StoredLedger
 from txstorm.ledger.delta.content import TRIES, DeltaContent, Pause
-from txstorm.ledger.delta.lease import SECONDS, Held, Watch, is_silent
-from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, changes_of, document_of
+from txstorm.ledger.delta.versions import COMMIT, LEASE, Content, LeaseRow, document_of
 from txstorm.ledger.lease import (
     POLL,
     Clock,
+    Holder,
     held_error,
     lost_error,
     machine_mark,
     not_held_by_us,
     poll_free,
+    process_has_ended,
     process_mark,
+    this_process,
     utc_now,
 )
-from txstorm.ledger.port import Entry, Op, check_ops, checked_path, child_names
+from txstorm.ledger.port import Entry, Op, changes_of
 
 log = logging.getLogger(__name__)
 
 RACES = 50
-"""Maximum number of attempts at a commit that loses against other writers."""
+"""Maximum number of attempts at the lease that lose against other writers."""
+
+SECONDS = 10.0
+"""Seconds that a lease lasts after its holder's last heartbeat."""
+
+TRUSTED = 0.8
+"""Fraction of a lease's length during which its holder trusts it without querying the store."""
+
+SILENT = 6
+"""Number of lease lengths, by the wall clock, after which a silent holder on another machine is no longer shown."""
 
 
-class DeltaLedger:
+@dataclass
+class _Held:
+    """The lease that this handle has acquired.
+
+    Attributes:
+        row: the lease as stored in the ledger.
+        renewed: time, by the boot-time clock, just before the last heartbeat was written.
+        lost: why the lease was lost; empty while it is held.
+        ended: set when the lease is released.
+    """
+
+    row: LeaseRow
+    renewed: float
+    lost: str = ""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def trusted(self, now: float) -> bool:
+        """Return whether it is certain that no other process has acquired the lease by `now` (boot-time seconds)."""
+        return now - self.renewed < self.row.seconds * TRUSTED
+
+
+class DeltaLedger(StoredLedger):
     """A `Ledger` in the Delta table at `uri`: every commit is one version, appended by compare-and-set.
 
     Args:
@@ -64,18 +105,16 @@ class DeltaLedger:
         monotonic: Callable[[], float] = THREADS.boot,
         pause: Pause = time.sleep,
     ) -> None:
-        self._name = f"ledger {uri}"
-        self._read_only = read_only
+        super().__init__(f"ledger {uri}", read_only=read_only)
         self._millis = int(lease_seconds * 1000)
         self._clock = clock
         self._now = monotonic
         self._pause = pause
-        self._lock = threading.RLock()
-        self._open = True
-        self._held: Held | None = None
-        self._watch = Watch(monotonic)
-        self._store = DeltaContent(uri, create=create and not read_only, at=self._wall(), pause=pause)
-        self._watch.look(self._content)
+        self._held: _Held | None = None
+        self._seen: tuple[str, int] | None = None  # the holder's token, and its last version, as this handle saw them
+        self._seen_at = 0.0
+        self._store = DeltaContent(uri, create=create and not read_only, at=clock().isoformat(), pause=pause)
+        self._look()
 
     @staticmethod
     def is_there(uri: str) -> bool:
@@ -84,58 +123,24 @@ class DeltaLedger:
 
     # -- entries ------------------------------------------------------------------------------------------------
 
-    def get(self, path: str) -> Entry | None:
-        """Return the entry at `path`; None if there is none."""
-        checked_path(path)
-        with self._reading() as entries:
-            return entries.get(path)
+    def _load(self, path: str, depth: int) -> Mapping[str, Entry]:
+        self._catch_up()
+        return self._content.entries
 
-    def children(self, path: str) -> list[str]:
-        """Return the names directly below `path`."""
-        checked_path(path, root=True)
-        with self._reading() as entries:
-            return child_names(path, entries)
-
-    def scan(self, path: str) -> dict[str, Entry]:
-        """Return the entries directly below `path`."""
-        prefix = f"{checked_path(path, root=True)}/" if path else ""
-        with self._reading() as entries:
-            names = child_names(path, entries)
-            return {name: entries[prefix + name] for name in names if prefix + name in entries}
-
-    def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
-        """Carry out `ops`, all or nothing, as one version of the table."""
-        self._check_writable()
-        check_ops(ops)
-        with self._working():
-            for _ in range(RACES):
-                changed = self._changes(ops)
-                if not changed or self._append(COMMIT, changed, durable=durable):
-                    return
-        msg = f"{self._name}: another process wrote at the same moment {RACES} times; find out who uses this ledger"
-        raise TxstormError(msg)
-
-    def _changes(self, ops: Sequence[Op]) -> dict[str, Entry | None]:
-        """Return the entries that `ops` change, computed from cached content as long as the lease is trusted.
-
-        Other processes rarely write, so the holder need not read first.
-        """
-        known = self._held is not None and self._held.trusted(self._now())
+    def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
+        """Decide on cached content as long as the lease is trusted: other processes rarely write."""
+        known = not fresh and self._held is not None and self._held.trusted(self._now())
         if not known:
             self._catch_up()
         self._check_lost()
         try:
             changed = changes_of(ops, self._content.entries)
         except ConflictError:
-            if not known:
-                raise
-            changed = {}
-        if changed or not known:
-            return changed
-        # The content may have changed, and a commit that changes nothing appends no version that could conflict.
-        self._catch_up()
-        self._check_lost()
-        return changes_of(ops, self._content.entries)
+            if known:
+                return False
+            raise
+        # What changes nothing appends no version that could conflict: the content may have changed meanwhile.
+        return self._append(COMMIT, changed, durable=durable) if changed else not known
 
     def _append(
         self,
@@ -155,9 +160,10 @@ class DeltaLedger:
         self._check_lost()
         started, held = self._now(), self._held
         token = by if by is not None else "" if held is None else held.row.token
-        document = document_of(kind, uuid.uuid4().hex, at=self._wall(), by=token, changes=changed, lease=lease)
+        wall = self._clock().isoformat()
+        document = document_of(kind, uuid.uuid4().hex, at=wall, by=token, changes=changed, lease=lease)
         made = self._store.append(document, durable=durable)
-        self._watch.look(self._content)
+        self._look()
         self._check_lost()
         if made:
             if held is not None:
@@ -167,76 +173,62 @@ class DeltaLedger:
 
     # -- the lease ----------------------------------------------------------------------------------------------
 
-    def acquire(self, owner: str) -> None:
+    def _acquire(self, owner: str) -> None:
         """Acquire the lease.
 
         If a process on another machine holds it, block until that process sends a heartbeat or the lease has expired.
         """
-        self._check_writable()
-        with self._working():
-            if self._held is not None and (self._held.lost or not self._held.is_ours):
-                self._held = None
-            self._await_sign()
-            row = self._row(owner)
-            for _ in range(RACES):
-                self._catch_up()
-                self._check_free()
-                started = self._now()
-                self._store.distrust()
-                if self._append(LEASE, lease=row, by=row.token):
-                    self._hold(Held(row, started, os.getpid(), ended=threading.Event()))
-                    return
-        raise held_error(self._name, row.holder())
+        if self._held is not None and self._held.lost:
+            self._held = None
+        self._await_sign()
+        me, token = this_process(owner, self._clock), uuid.uuid4().hex
+        row = LeaseRow(token, me.owner, me.pid, me.host, me.since, self._millis, process_mark())
+        for _ in range(RACES):
+            self._catch_up()
+            other = self._content.lease
+            if other is not None and not self._is_free():
+                raise held_error(self._name, other.holder())
+            started = self._now()
+            self._store.distrust()
+            if self._append(LEASE, lease=row, by=token):
+                self._held = held = _Held(row, started)
+                start_thread(self._keep_renewing, held, name="txstorm-lease")
+                return
+        raise held_error(self._name, me)
 
-    def check_lease(self) -> None:
-        """Raise `FencedError` if this handle has lost its lease; query the store if the last heartbeat is old."""
-        self._check_open()
+    def _check_lease(self) -> None:
+        """Query the store if the last heartbeat is old."""
         held = self._held
-        if held is not None and not held.lost and held.is_ours and held.trusted(self._now()):
+        if held is not None and not held.lost and held.trusted(self._now()):
             return
         with self._lock:
             self._check_lost()
             self._renew_or_fail()
 
-    def wait_free(self, seconds: float) -> bool:
-        """Poll until the lease is free, for at most `seconds`; return whether it is."""
+    def _wait_free(self, seconds: float) -> bool:
         return poll_free(self._looks_free, seconds, pause=self._pause, now=self._now)
 
-    def release(self) -> None:
-        """Release the lease."""
-        with self._lock:
-            held, self._held = self._held, None
-            if held is None or not held.is_ours:
-                return
-            if held.ended is not None:
-                held.ended.set()
-            try:
-                self._release_row(held)
-            except TxstormError as error:
-                log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        held.ended.set()
+        try:
+            for _ in range(TRIES):
+                self._catch_up()
+                row = self._content.lease
+                if row is None or row.token != held.row.token or self._append(LEASE, by=held.row.token):
+                    return
+        except TxstormError as error:
+            log.warning("%s: the lease could not be released and will expire: %s", self._name, error)
 
-    def holder(self) -> str | None:
-        """Return the holder of the lease."""
-        with self._working():
-            self._catch_up()
-            row = self._content.lease
-            if row is None or self._watch.is_free(self._content) or is_silent(self._content, self._clock()):
-                return None
-            return str(row.holder())
-
-    def close(self) -> None:
-        """Release the lease and refuse further use of this handle."""
-        self.release()
-        self._open = False
-
-    def _row(self, owner: str) -> LeaseRow:
-        since = self._clock().isoformat(timespec="seconds")
-        return LeaseRow(uuid.uuid4().hex, owner, os.getpid(), socket.gethostname(), since, self._millis, process_mark())
-
-    def _check_free(self) -> None:
-        row = self._content.lease
-        if row is not None and not self._watch.is_free(self._content):
-            raise held_error(self._name, row.holder())
+    def _holder(self) -> Holder | None:
+        self._catch_up()
+        row, sign = self._content.lease, self._content.written_at
+        if row is None or self._is_free():
+            return None
+        silent = sign and self._clock() - datetime.fromisoformat(sign) > timedelta(seconds=SILENT * row.seconds)
+        return None if silent else row.holder()
 
     def _await_sign(self) -> None:
         """Block until a holder on another machine sends a heartbeat, or has sent none for the length of its lease.
@@ -247,30 +239,25 @@ class DeltaLedger:
         row, sign, place = self._content.lease, self._content.sign, machine_mark()
         if row is None or (place and row.process.startswith(f"{place}/")):
             return  # for a process on this machine, it is known whether it is alive
-        while self._content.lease == row and self._content.sign == sign and not self._watch.is_free(self._content):
+        while self._content.lease == row and self._content.sign == sign and not self._is_free():
             self._pause(min(POLL, row.seconds / 10))
             self._catch_up()
 
     def _looks_free(self) -> bool:
-        with self._working():
+        with self._using():
             self._catch_up()
-            return self._watch.is_free(self._content)
+            return self._is_free()
 
-    def _hold(self, held: Held) -> None:
-        self._held = held
-        start_thread(self._keep_renewing, held, name="txstorm-lease")
-
-    def _keep_renewing(self, held: Held) -> None:
+    def _keep_renewing(self, held: _Held) -> None:
         """Renew the lease by heartbeats while there is nothing else to write; the thread ends with the lease."""
-        assert held.ended is not None
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
                 if self._held is not held or held.lost:
                     return
-                if held.quiet(self._now()):
+                if self._now() - held.renewed >= held.row.seconds / 3:
                     self._renew(held)
 
-    def _renew(self, held: Held) -> None:
+    def _renew(self, held: _Held) -> None:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
                 pass  # another process wrote; the next attempt is at the newest version
@@ -299,26 +286,17 @@ class DeltaLedger:
                     raise lost_error(self._name, held.lost) from error
                 self._pause(POLL)
 
-    def _release_row(self, held: Held) -> None:
-        for _ in range(TRIES):
-            self._catch_up()
-            row = self._content.lease
-            if row is None or row.token != held.row.token or self._append(LEASE, by=held.row.token):
-                return
-
     def _check_lost(self) -> None:
         held = self._held
         if held is None:
             return
-        if not held.is_ours:
-            raise lost_error(self._name, "a copy of it in a forked process, whose parent has the lease")
         row = self._content.lease
         if not held.lost and (row is None or row.token != held.row.token):
             held.lost = not_held_by_us(None if row is None else row.holder())
         if held.lost:
             raise lost_error(self._name, held.lost)
 
-    # -- the handle ---------------------------------------------------------------------------------------------
+    # -- the content --------------------------------------------------------------------------------------------
 
     @property
     def _content(self) -> Content:
@@ -326,29 +304,16 @@ class DeltaLedger:
 
     def _catch_up(self) -> None:
         self._store.catch_up()
-        self._watch.look(self._content)
+        self._look()
 
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        with self._lock:
-            self._check_open()
-            yield
+    def _look(self) -> None:
+        """Note when this handle has seen a new heartbeat; called whenever the content has been read."""
+        lease = self._content.lease
+        seen = None if lease is None else (lease.token, self._content.sign)
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._now()
 
-    @contextmanager
-    def _reading(self) -> Iterator[dict[str, Entry]]:
-        with self._working():
-            self._catch_up()
-            yield self._content.entries
-
-    def _check_open(self) -> None:
-        if not self._open:
-            msg = f"{self._name}: expected an open handle, got a closed one; open it again"
-            raise TxstormError(msg)
-
-    def _check_writable(self) -> None:
-        if self._read_only:
-            msg = f"{self._name}: expected a handle that may write, got one opened with read_only=True"
-            raise InputError(msg)
-
-    def _wall(self) -> str:
-        return self._clock().isoformat()
+    def _is_free(self) -> bool:
+        """Return whether the lease in the content may be acquired."""
+        lease = self._content.lease
+        return lease is None or process_has_ended(lease.process) or self._now() - self._seen_at >= lease.seconds

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.ledger.lease import Holder
-from txstorm.ledger.port import Entry, Op, outcome
+from txstorm.ledger.port import Entry, replace
 
 FORMAT = 1
 PROPERTY = "txstorm.ledger"
@@ -86,10 +86,7 @@ class Content:
         if not document:
             return
         for path, value, version in document["changes"]:
-            if value is None:
-                self.entries.pop(path, None)
-            else:
-                self.entries[path] = Entry(base64.b64decode(value), version)
+            replace(self.entries, {path: None if value is None else Entry(base64.b64decode(value), version)})
         if document["kind"] in (LEASE, SNAPSHOT):
             lease = document["lease"]
             self.lease = None if lease is None else LeaseRow(**lease)
@@ -97,17 +94,6 @@ class Content:
             self.snapshot = self.version
         if self.lease is not None and document["by"] == self.lease.token:
             self.sign, self.written_at = self.version, document["at"]
-
-
-def changes_of(ops: Sequence[Op], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
-    """Return path → new entry, None if deleted, for the changes of `ops` to `entries`; see `outcome` for errors."""
-    changed: dict[str, Entry | None] = {}
-    for op in ops:
-        found = changed[op.path] if op.path in changed else entries.get(op.path)
-        after = outcome(op, found)
-        if after is not found:
-            changed[op.path] = after
-    return changed
 
 
 def document_of(
@@ -155,8 +141,9 @@ def checked(document: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     if not document:
         return document
     if isinstance(document.get("format"), int) and document["format"] > FORMAT:
-        msg = f"{where}: expected format {FORMAT}, got {document['format']}; use the txstorm that wrote it"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(
+            f"{where}: expected format {FORMAT}, got {document['format']}; use the txstorm that wrote it"
+        )
     if document.get(_CHECK) != _checksum({name: one for name, one in document.items() if name != _CHECK}):
         raise _corrupt(where, "an entry with another checksum than it was written with")
     return document

@@ -202,21 +202,6 @@ def test_the_lease_of_a_holder_killed_on_another_machine_is_acquired(place, hand
     assert second.get("a") == Entry(b"first", 0)
 
 
-@integration
-def test_a_forked_child_has_lost_the_lease(handle, in_child):
-    ledger = handle()
-    ledger.acquire("parent")
-
-    def child():
-        with pytest.raises(FencedError):
-            ledger.check_lease()
-        ledger.release()
-
-    assert in_child(child) == 0
-    ledger.check_lease()
-    assert "'parent'" in ledger.holder()
-
-
 def test_an_idle_holder_sends_heartbeats(place, handle):
     holder, other = handle(lease_seconds=1.5), handle()
     holder.acquire("quiet")
