@@ -84,14 +84,8 @@ def _masked(name: str, value: object) -> object:
         return masked_url(value.decode("latin-1")).encode("latin-1", "replace")
     if isinstance(value, dict):
         return {_masked("", key): _masked(str(key), one) for key, one in value.items()}
+    if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):  # a name, a value?
+        return type(value)((_masked("", value[0]), _masked(value[0], value[1])))
     if isinstance(value, list | tuple | set):
-        return type(value)(_masked_item(one) for one in value)
+        return type(value)(_masked("", one) for one in value)
     return value
-
-
-def _masked_item(item: object) -> object:
-    """Return an item of a sequence without secrets: it may be a pair of a name and its value."""
-    if isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str):
-        pair = [_masked("", item[0]), _masked(item[0], item[1])]
-        return tuple(pair) if isinstance(item, tuple) else pair
-    return _masked("", item)

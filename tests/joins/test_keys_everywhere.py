@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 from old_keys import Content, Count
@@ -111,13 +112,10 @@ def topology(kind: type, *, floats: bool, typed: bool, table: Path, spout: Any =
     return builder.build_topology()
 
 
-@pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("kind", EQUAL)
-def test_equal_keys_are_one_key_in_all_components(kind: str, apart: bool, tmp_path: Path) -> None:
-    """Whether they come in one transaction or not; the other key stays another one."""
-    one, same, other = EQUAL[kind]
+def check_components(one: Any, same: Any, other: Any, tmp_path: Path, *, apart: bool, typed: bool = True) -> None:
+    """Check in all components that two spellings are one key, and `other` is not, in one transaction or `apart`."""
     plain = type(keys.plain(one))
-    floats, typed = kind in FLOATS, kind not in UNTYPED
+    floats = plain is float
     if typed:
         column = pa.array([keys.plain(same), None], ARROW_TYPES[plain])
         write_deltalake(tmp_path / "table", pa.table({"k": column}))
@@ -135,6 +133,53 @@ def test_equal_keys_are_one_key_in_all_components(kind: str, apart: bool, tmp_pa
             assert sorted(row[1] for row in driver.emitted(name)) == [1, 1, 2], name
         if typed and not floats:
             assert sorted(row[-1] for row in driver.emitted("sums")) == [1, 2]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("kind", EQUAL)
+def test_equal_keys_are_one_key_in_all_components(kind: str, apart: bool, tmp_path: Path) -> None:
+    """Whether they come in one transaction or not; the other key stays another one."""
+    one, same, other = EQUAL[kind]
+    check_components(one, same, other, tmp_path, apart=apart, typed=kind not in UNTYPED)
+
+
+FORMS: dict[str, tuple[Any, Any, Any]] = {
+    "dictionary": ("a", "b", lambda column: column.dictionary_encode()),
+    "repeated": ("a", "b", lambda column: pa.DictionaryArray.from_arrays(range(len(column)), column)),
+    "runs": ("a", "b", pc.run_end_encode),
+    "text view": ("a", "b", pa.string_view()),
+    "large text": ("a", "b", pa.large_string()),
+    "bytes view": (b"a", b"b", pa.binary_view()),
+    "bytes of one size": (b"a", b"b", pa.binary(1)),
+    "large bytes": (b"a", b"b", pa.large_binary()),
+    "small ints": (1, 2, pa.int8()),
+    "unsigned ints": (1, 2, pa.uint64()),
+    "dictionary of ints": (1, 2, pa.dictionary(pa.int8(), pa.int64())),
+    "small floats": (1.5, 2.5, pa.float32()),
+    "days in ms": (NOON.date(), NOON.date() + timedelta(1), pa.date64()),
+    "seconds": (NOON, NOON + timedelta(1), pa.timestamp("s", "America/New_York")),
+    "nanoseconds": (NOON, NOON + timedelta(1), pa.timestamp("ns", "UTC")),
+    "large decimals": (Decimal("1.5"), Decimal(2), pa.decimal256(70, 3)),
+    "hundreds": (Decimal(100), Decimal(200), pa.decimal128(10, -2)),
+}
+"""Form of a column → two values, and the type of the column, or how it is made of one of the usual type."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_keys_in_columns_of_all_forms_are_the_same_keys(form: str, tmp_path: Path, monkeypatch) -> None:
+    one, other, kind = FORMS[form]
+
+    def emit(self: Any, attempt: Any, metadata: Any, collector: Any) -> None:
+        if rows := self._context.payload:
+            k, ts, ids = zip(*rows, strict=True)
+            usual = pa.array(k, ARROW_TYPES[type(one)])
+            made = (
+                kind(usual) if callable(kind) else pa.array(k, kind) if kind.id != usual.type.id else usual.cast(kind)
+            )
+            collector.emit_batch(pa.record_batch({"k": made, "ts": ts, "id": ids}))
+
+    monkeypatch.setattr("txstorm.testing.feed._FeedEmitter.emit_batch", emit)
+    check_components(one, one, other, tmp_path, apart=False)
 
 
 @pytest.mark.spark

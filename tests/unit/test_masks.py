@@ -51,6 +51,7 @@ def test_urls_are_shown_without_user_info_and_query(text, shown):
             "([('sasl.password', 'secret')], dsn='pwd=secret', **{'token': 'secret'})",
             "([('sasl.password', '…')], dsn='pwd=…', **{'token': '…'})",
         ),
+        ("('clicks', 2, None, ('token', 'secret'))", "('clicks', 2, None, ('token', '…'))"),
         ("(open('secret'))", "(…)"),
         ("(", "(…)"),
         ("", ""),
@@ -59,6 +60,6 @@ def test_urls_are_shown_without_user_info_and_query(text, shown):
 def test_the_recorded_name_of_the_code_has_no_secrets(monkeypatch, given, stored):
     """By keyword, by position, in a dict, in a URL; the ledger can be read by everybody who may read the directory."""
     module = ModuleType("made_here")
-    module.make = lambda name, count=1, password=None, **more: None
+    module.make = lambda name, count=1, password=None, *rest, **more: None
     monkeypatch.setitem(sys.modules, "made_here", module)
     assert origin_of(word_count(), f"made_here:make{given}").target == f"made_here:make{stored}"

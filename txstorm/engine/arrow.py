@@ -8,15 +8,19 @@ exactly the same values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.errors import EmitError
+from txstorm.misfits import Misfit
 from txstorm.tagged import MARK, check_aware, no_time, text_of, value_of
-from txstorm.typed import NO_TIME, rows_out_of_range, text_at
+from txstorm.typed import NO_TIME, restored, rows_out_of_range, text_at
 
 _PLAIN: dict[type, pa.DataType] = {
     str: pa.string(),
@@ -171,6 +175,7 @@ def conform(
 ) -> Iterable[pa.RecordBatch]:
     """Reorder the columns of an emitted batch or table as the declared `fields`; raises `EmitError` if they differ.
 
+    Dictionaries, runs and views become the values that they stand for, with which all that follows can compute.
     `refuse` is called with each row that cannot be sent, its error and its values; the others are returned.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
@@ -180,6 +185,9 @@ def conform(
     if sorted(names) != sorted(fields):
         msg = f"{where}: emit_batch expects the declared columns {list(fields)}, got {names}"
         raise EmitError(msg)
+    for index, (name, kind) in enumerate(zip(names, batch.schema.types, strict=True)):
+        if (wanted := _simple(kind)) != kind:
+            batch = batch.set_column(index, name, _simplified(batch.column(index), wanted))
     for field in batch.schema:
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
             msg = f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it"
@@ -188,7 +196,10 @@ def conform(
     for name, column in zip(names, batch.columns, strict=True):
         for row in rows_out_of_range(column):
             msg = f"{where}: column {name!r}, row {row}: {text_at(column, row)} is {NO_TIME}"
-            bad.setdefault(row, EmitError(msg))
+            if row not in bad:
+                bad[row] = EmitError(msg)
+                bad[row].__cause__ = fault = Misfit(NO_TIME, row)
+                fault.column = name
     for row, error in sorted(bad.items()):
         values = {name: text_at(column, row) for name, column in zip(names, batch.columns, strict=True)}
         refuse(row, error, {"row": values})
@@ -196,3 +207,34 @@ def conform(
         batch = batch.take(pa.array([row for row in range(batch.num_rows) if row not in bad], pa.int64()))
     chosen = batch if names == list(fields) else batch.select(list(fields))
     return chosen.to_batches() if isinstance(chosen, pa.Table) else [chosen]
+
+
+@cache
+def _simple(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values without dictionaries, runs, views and fixed sizes of bytes."""
+    kinds = pa.types
+    if kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind):
+        return _simple(kind.value_type)
+    if kinds.is_string_view(kind):
+        return pa.string()
+    if kinds.is_binary_view(kind) or kinds.is_fixed_size_binary(kind):
+        return pa.binary()
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_simple(field.type)) for field in kind])
+    if kinds.is_map(kind):
+        return pa.map_(_simple(kind.key_type), _simple(kind.item_type), kind.keys_sorted)
+    if not kinds.is_nested(kind) or kinds.is_union(kind):
+        return kind
+    inner = kind.value_field.with_type(_simple(kind.value_type))
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if kinds.is_large_list(kind) or kinds.is_large_list_view(kind) else pa.list_(inner)
+
+
+def _simplified(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    with suppress(pa.ArrowNotImplementedError):
+        if pa.types.is_run_end_encoded(column.type):
+            column = pc.run_end_decode(column)
+        if "list_view<" not in str(column.type):  # of which Arrow's cast loses the lists after a null
+            return restored(column, kind)
+    return pa.array(column.to_pylist(), kind)

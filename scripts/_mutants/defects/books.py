@@ -85,6 +85,13 @@ for ops in in_commits([done, *beside]) if beside else (done,):
         "tests/unit/test_masks.py",
     ),
     Mutant(
+        "a_pair_of_a_name_and_a_secret_is_stored",
+        "_masked",
+        "_masked(value[0], value[1])",
+        "value[1]",
+        "tests/unit/test_masks.py",
+    ),
+    Mutant(
         "a_rewind_leaves_the_wanted_clock",
         "Books.rewound",
         "Delete(names.WANTED)",

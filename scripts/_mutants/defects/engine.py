@@ -27,6 +27,20 @@ MUTANTS = (
         f"{_ARROW}::test_texts_that_are_not_unicode_are_refused_beside_any_value[1]",
     ),
     Mutant(
+        "a_dictionary_may_have_one_key_twice",
+        "_simple",
+        "kinds.is_dictionary(kind) or kinds.is_run_end_encoded(kind)",
+        "kinds.is_run_end_encoded(kind)",
+        "tests/joins/test_keys_everywhere.py::test_keys_in_columns_of_all_forms_are_the_same_keys[repeated]",
+    ),
+    Mutant(
+        "views_of_lists_are_converted_by_arrow",
+        "_simplified",
+        '"list_view<" not in str(column.type)',
+        "True",
+        f"{_ARROW}::test_columns_of_all_forms_are_sent_as_the_values_that_they_stand_for",
+    ),
+    Mutant(
         "a_letter_names_the_column_of_the_first_one",
         "Letters.refuse",
         "None if fault is None else fault.column",

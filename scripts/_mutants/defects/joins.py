@@ -2,7 +2,23 @@
 
 from scripts._mutants.mutation import Mutant
 
+_FORMS = "tests/joins/test_keys_everywhere.py::test_keys_in_columns_of_all_forms_are_the_same_keys"
+
 MUTANTS = (
+    Mutant(
+        "decimals_are_looked_up_as_far_as_arrow_compares_them",
+        "LookupTable._equal",
+        "pa.ArrowException",
+        "AssertionError",
+        f"{_FORMS}[large decimals]",
+    ),
+    Mutant(
+        "rows_are_staged_in_columns_that_no_file_holds",
+        "RowForm.staged",
+        "is_kept(table.schema)",
+        "True",
+        f"{_FORMS}[hundreds]",
+    ),
     Mutant(
         "left_rows_released_at_the_right_position",
         "Bounds.released",

@@ -2,7 +2,23 @@
 
 from scripts._mutants.mutation import Mutant
 
+_DECLARED = "tests/recovery/failures/test_letter_limit.py::test_a_type_that_no_value_fits_is_a_fault_of_the_declaration"
+
 MUTANTS = (
+    Mutant(
+        "values_of_kafka_that_are_all_undecodable_are_bad_records",
+        "_Piece._decoded",
+        "why.column if isinstance(why, Misfit) else name",
+        "why.column if isinstance(why, Misfit) else None",
+        f"{_DECLARED}[value-few]",
+    ),
+    Mutant(
+        "times_of_kafka_that_are_all_out_of_range_are_bad_records",
+        "_Piece._timestamp_column",
+        'fault.column = "timestamp"',
+        "pass",
+        f"{_DECLARED}[timestamp-few]",
+    ),
     Mutant(
         "another_rate_moves_the_rows_before",
         "_RateCoordinator.initialize_transaction",

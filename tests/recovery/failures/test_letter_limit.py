@@ -2,7 +2,9 @@
 
 import json
 from contextlib import nullcontext
+from datetime import datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 from seeded import seeded
@@ -16,12 +18,15 @@ from txstorm import (
     WindowAggregate,
     run,
 )
+from txstorm.api.spout import Emitter
 from txstorm.errors import DeadLettersWarning, SettingError, TooManyDeadLetters, TopologyFailed
 from txstorm.joins import IntervalJoin, MemoryStore, Side, StoreFeed
 from txstorm.results.read import read_letters, read_sink
 from txstorm.runtime.failures import LetterLimit, Tally
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.spouts.kafka.decode import decoder
+from txstorm.spouts.kafka.records import emit_records
 
 pytestmark = pytest.mark.filterwarnings("ignore::txstorm.errors.DeadLettersWarning")
 
@@ -182,6 +187,34 @@ def test_sums_follow_the_txids_whatever_was_tried_before():
     assert limit.at_end(99) is None
 
 
+class Records(MemoryTransactionalSpout):
+    """A spout of Kafka's records, each with a value that is its JSON document or its time."""
+
+    def emitter(self, context):
+        return RecordsEmitter(context, *self._columns)
+
+
+class RecordsEmitter(Emitter):
+    def __init__(self, context, field):
+        self.context, self.field = context, field
+
+    def emit_batch(self, attempt, metadata, collector):
+        json_of = decoder("json", "value")
+        source = SimpleNamespace(typed={}, fields=(self.field,), key=decoder("bytes", "key"), value=json_of)
+        messages = [Record(value) for [value] in self.context.payload["0"]]
+        emit_records(source, "values", ("topic", 0), (0, len(messages)), messages, collector)
+
+
+class Record:
+    def __init__(self, given):
+        self.offset, self.key, self.headers = lambda: 0, lambda: None, lambda: None
+        self.value = lambda: None if given is None else str(given).encode()
+        self.timestamp = lambda: (int(given is not None), 1 << 62 if given == "x" else 1)
+
+    def __len__(self):
+        return 1
+
+
 # Numbers of two components, and by default no more than half of what one of them receives may be left out.
 MOSTLY = [-n for n in range(1, 701)] + list(range(701, 1001)) + [-n for n in range(1001, 1101)]
 
@@ -216,20 +249,22 @@ def test_by_default_more_than_half_of_a_component_is_too_much(numbers, settings,
     ],
     ids=["all", "few", "the first 1,000", "one fits", "one fits later"],
 )
-@pytest.mark.parametrize("source", ["memory", "csv", "json", "decimals"])
+@pytest.mark.parametrize("source", ["memory", "csv", "json", "decimals", "value", "timestamp"])
 def test_a_type_that_no_value_fits_is_a_fault_of_the_declaration(source, values, limit, committed, data_dir, tmp_path):
-    spout, component = MemoryTransactionalSpout([values], "n", take=100), "keep"
-    kind = Decimal if source == "decimals" else int
-    if source != "memory":  # the spout itself knows the type
+    spout, component, column = MemoryTransactionalSpout([values], "n", take=100), "keep", "n"
+    kind = {"decimals": Decimal, "timestamp": datetime}.get(source, int)
+    if source in ("value", "timestamp"):  # of Kafka's records
+        spout, component, column = Records([values], source, take=100), "values", source
+    elif source != "memory":  # the spout itself knows the type
         name, component = "n.json" if source == "json" else "n.csv", "values"
         texts = [json.dumps({"n": n}) if source == "json" else f"1,{'' if n is None else n}" for n in values]
         (tmp_path / name).write_text("\n".join([*(["k,n"] if name == "n.csv" else []), *texts]))
         spout = FileSpout(tmp_path / name, fields=["n"], types={"n": kind}, max_batch_rows=100)
     builder = TransactionalTopologyBuilder("typed", "values", spout)
-    builder.set_bolt("keep", DeltaSink("rows", {"n": kind}), 2).shuffle_grouping("values")
+    builder.set_bolt("keep", DeltaSink("rows", {column: kind}), 2).shuffle_grouping("values")
     builder.set_settings({"on_error": "dead_letter", "max_dead_letters": limit})
     handle = run(builder.build_topology(), engine="local", data_dir=data_dir, available_now=True)
-    message = rf"none of the [0-9,]* values of 'n' that component '{component}' has"
+    message = rf"none of the [0-9,]* values of '{column}' that component '{component}' has"
     none_fits = pytest.raises(TopologyFailed, match=message)
     with nullcontext() if 1 in values[:1000] else none_fits:
         handle.awaitTermination(60)

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,6 +102,29 @@ def test_no_value_of_a_column_changes_because_of_its_neighbours(column: list[obj
 def test_texts_that_are_not_unicode_are_refused_beside_any_value(beside: object) -> None:
     with pytest.raises(EmitError, match=r"'f'.*UTF-8"):
         batch_of_rows([(beside,), ("\ud800",)], ["f"])
+
+
+TEXTS = pa.array(["a", None, "b"])
+LISTS = [["a"], None, ["b", "c"]]
+FORMS = [
+    pc.run_end_encode(TEXTS),
+    pa.RunEndEncodedArray.from_arrays([1, 3], pa.array(["a", None], pa.string_view())),
+    pa.DictionaryArray.from_arrays([2, 1, 0, 2, None], pa.array(["a", None, "b"], pa.string_view())),
+    *(pa.StructArray.from_arrays([one], ["x"]) for one in (TEXTS.dictionary_encode(), pc.run_end_encode(TEXTS))),
+    *(pa.array(LISTS, kind(pa.string())) for kind in (pa.list_view, pa.large_list_view)),
+    pa.array([["a"], None], pa.list_(pa.string_view(), 1)),
+    pa.array([[("a", b"b")], None], pa.map_(pa.string(), pa.binary(1))),
+]
+
+
+@pytest.mark.parametrize("column", FORMS, ids=lambda one: str(one.type))
+def test_columns_of_all_forms_are_sent_as_the_values_that_they_stand_for(column: pa.Array) -> None:
+    for sent in (column, column[1:], pa.chunked_array([column, column])):
+        table = pa.table({"f": sent})
+        batches = list(conform(table, ["f"], "here", lambda *_: None))
+        found = pa.Table.from_batches(batches).column("f")
+        assert found.to_pylist() == sent.to_pylist()
+        assert not any(part in str(found.type) for part in ("dictionary", "run_end", "view", "fixed_size_binary"))
 
 
 def test_columns_of_emitted_batches_are_reordered_as_declared_and_large_ones_split() -> None:

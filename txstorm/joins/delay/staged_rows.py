@@ -20,6 +20,7 @@ from txstorm.joins.stores.row_text import in_order
 from txstorm.keys import plain
 from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import TXID
+from txstorm.storage.tables.staging import is_kept
 from txstorm.tagged import text_of, value_of
 from txstorm.windows.rules.event_time import Times
 
@@ -59,7 +60,8 @@ class RowForm:
             columns[TEXT] = pa.array([text_of(list(row), "of a row for a store") for row in values], pa.string())
         else:
             columns.update((f"{FIELD}{name}", values.column(name)) for name in self.fields)
-        return pa.table(columns).replace_schema_metadata(self.metadata())
+        table = pa.table(columns).replace_schema_metadata(self.metadata())
+        return table if is_kept(table.schema) else self.as_text(table)
 
     def as_text(self, table: pa.Table) -> pa.Table:
         """Return staged rows with their values as text."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import eq
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ _KINDS = {
     "a bool": pa.types.is_boolean,
     "text": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     "bytes": lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
-    "a date": pa.types.is_date32,
+    "a date": pa.types.is_date,
     "a time": lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,
     "a decimal": pa.types.is_decimal,
 }
@@ -174,7 +175,10 @@ class LookupTable:
             theirs = given.take(pa.array(left))
             if theirs.type != ours.type and not pa.types.is_decimal(ours.type):
                 theirs = theirs.cast(ours.type)
-            same = np.asarray(pc.equal(ours, theirs))
+            try:
+                same = np.asarray(pc.equal(ours, theirs))
+            except pa.ArrowException:  # decimals with more digits together than Arrow has, or a negative scale
+                same = np.array(list(map(eq, ours.to_pylist(), theirs.to_pylist())), bool)
             if pa.types.is_floating(ours.type):
                 same = same | np.asarray(pc.and_(pc.is_nan(ours), pc.is_nan(theirs)))
             equal &= same

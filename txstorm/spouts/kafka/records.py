@@ -138,7 +138,7 @@ class _Piece:
         decoded = decoder.column(self.keys if name == "key" else self.values)
         for row, why in decoded.bad.items():
             bad.setdefault(row, fault := Misfit(f"its {name} cannot be decoded: {why}"))
-            fault.column = why.column if isinstance(why, Misfit) else None
+            fault.column = why.column if isinstance(why, Misfit) else name
         return decoded.column
 
     def _topic_column(self) -> pa.Array:
@@ -154,7 +154,8 @@ class _Piece:
         times = [_micros(message) for message in self._messages]
         for row, time in enumerate(times):
             if time is not None and not FIRST_MICROS <= time <= LAST_MICROS:
-                bad.setdefault(row, Misfit(f"its timestamp, {time // 1000} ms, is {NO_TIME}"))
+                bad.setdefault(row, fault := Misfit(f"its timestamp, {time // 1000} ms, is {NO_TIME}"))
+                fault.column = "timestamp"
                 times[row] = None
         return pa.array(times, pa.int64()).cast(TIME)
 

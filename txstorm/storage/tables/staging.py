@@ -6,6 +6,8 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,6 +129,15 @@ def encoded(rows: pa.Table) -> memoryview:
         for first, last in pairwise(cuts):
             writer.write_table(rows.slice(first, last - first), max(last - first, 1))
     return memoryview(sink.getvalue())
+
+
+@cache
+def is_kept(schema: pa.Schema) -> bool:
+    """Return whether a file can hold columns of these types: not decimals with a negative scale, for example."""
+    with suppress(pa.ArrowException, OSError):
+        encoded(schema.empty_table())
+        return True
+    return False
 
 
 def _cuts(rows: pa.Table, order: str) -> list[int]:
