@@ -7,16 +7,17 @@ a delivery that is overdue or broken, which answers count, and which tuples are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from txstorm.dadstorm.conditions import FROZEN, NO_REPLICA, UNROUTED, Conditions, Replica
 from txstorm.dadstorm.configuration import AT_LEAST_ONCE, AT_MOST_ONCE, Operator, Semantics
 from txstorm.dadstorm.values import Fields
 
-Answers = Iterable[tuple[str, Sequence[Sequence[str]]]]
-"""A piece of an answer: ids of tuples of a delivery, each with the tuples that came of it."""
+Answers = Sequence[tuple[str, Sequence[Sequence[str]]]]
+"""A piece of an answer: ids of tuples of a delivery, each with the tuples that came of it. No piece has one again."""
 
 
 class Item(NamedTuple):
@@ -24,6 +25,25 @@ class Item(NamedTuple):
 
     id: str
     fields: Fields
+
+
+@dataclass(frozen=True)
+class Items:
+    """Many tuples as columns, since the master has every tuple in its hands: a sequence of `Item`."""
+
+    ids: Sequence[str]
+    fields: Sequence[Fields]
+
+    @classmethod
+    def of(cls, items: Items | Sequence[tuple[str, Fields]]) -> Items:
+        """Return tuples as columns."""
+        return items if isinstance(items, Items) else cls([id for id, _ in items], [fields for _, fields in items])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(Item, self.ids, self.fields)
 
 
 class Deliver(NamedTuple):
@@ -35,7 +55,7 @@ class Deliver(NamedTuple):
     operator: str
     replica: int
     number: int
-    items: Sequence[Item]
+    items: Items
     again: bool = False
 
 
@@ -104,7 +124,7 @@ class _Delivery:
     """
 
     replica: int
-    items: Sequence[Item]
+    items: Items
     limit: float
     left: int
     last: float = 0.0
@@ -150,15 +170,17 @@ class Turn:
         self._numbers = numbers
         self._open: dict[int, _Delivery] = {}
         self._queue: list[_Delivery] = []
+        self._undisturbed = 0
+        """Answers that are waited for, as long as each delivery is the only one of its tuples and goes on."""
         self._waiting: dict[str, int] = {}
-        """Answers that are waited for, by id."""
+        """Answers that are waited for, by id, since that is not so."""
         self._back: set[str] = set()
         """Ids of tuples that were handed back: answers do not count any more."""
 
     @property
     def over(self) -> bool:
         """Whether each tuple was answered, lost, or handed back."""
-        return not self._waiting
+        return not (self._undisturbed or self._waiting)
 
     @property
     def due(self) -> float | None:
@@ -169,10 +191,13 @@ class Turn:
         """Return the number of tuples that a replica has received and not answered."""
         return sum(one.left for one in self._open.values() if one.replica == replica)
 
-    def begin(self, shares: Mapping[int, Sequence[Item]], now: float) -> list[Effect]:
+    def begin(self, shares: Mapping[int, Items], now: float) -> list[Effect]:
         """Deliver `shares`, the tuples routed to each replica; another one takes those of one that is dead by now."""
-        ids = [item.id for items in shares.values() for item in items]
-        self._waiting = Counter(ids) if self.semantics == AT_LEAST_ONCE else dict.fromkeys(ids, 1)
+        self._shares, total = shares, sum(map(len, shares.values()))
+        if len(set(chain.from_iterable(items.ids for items in shares.values()))) == total:
+            self._undisturbed = total
+        else:
+            self._count_by_id()
         for replica, items in shares.items():
             self._address(_Delivery(replica, items, self._limit, len(items)))
         return self._send(now)
@@ -183,10 +208,14 @@ class Turn:
         if delivery is None:
             return []
         delivery.last = now
-        count = self._every if self.semantics == AT_LEAST_ONCE else self._first
-        answered, counted = count(answers)
+        if self._undisturbed:
+            self.results.update(answers)
+            self._undisturbed -= len(answers)
+            counted = len(answers)
+        else:
+            counted = self._every(answers) if self.semantics == AT_LEAST_ONCE else self._first(answers)
         self.processed[delivery.replica] += counted
-        delivery.left -= answered
+        delivery.left -= len(answers)
         if delivery.left <= 0:
             del self._open[number]
         return self._send(now)
@@ -221,19 +250,26 @@ class Turn:
 
     def abandon(self) -> list[Effect]:
         """Withdraw all deliveries: nothing is waited for any more."""
-        self._waiting, self._queue = {}, []
+        self._undisturbed, self._waiting, self._queue = 0, {}, []
         return [self._withdraw(number) for number in list(self._open)]
 
-    def _first(self, answers: Answers) -> tuple[int, int]:
-        waiting, results, before, answered = self._waiting, self.results, len(self.results), 0
-        for answered, (id, rows) in enumerate(answers, 1):  # noqa: B007 - the id of a tuple
+    def _count_by_id(self) -> None:
+        """Wait for each tuple by its id from now on: some are there twice, or will be, or stay behind."""
+        ids = chain.from_iterable(items.ids for items in self._shares.values())
+        left = (id for id in ids if id not in self.results)
+        self._waiting = Counter(left) if self.semantics == AT_LEAST_ONCE else dict.fromkeys(left, 1)
+        self._undisturbed = 0
+
+    def _first(self, answers: Answers) -> int:
+        waiting, results, before = self._waiting, self.results, len(self.results)
+        for id, rows in answers:
             if waiting.pop(id, 0):
                 results[id] = rows
-        return answered, len(results) - before
+        return len(results) - before
 
-    def _every(self, answers: Answers) -> tuple[int, int]:
-        waiting, answered, counted = self._waiting, 0, 0
-        for answered, (id, rows) in enumerate(answers, 1):  # noqa: B007 - the id of a tuple
+    def _every(self, answers: Answers) -> int:
+        waiting, counted = self._waiting, 0
+        for id, rows in answers:
             if id in self._back:
                 continue
             counted += 1
@@ -245,7 +281,7 @@ class Turn:
                 self.further.setdefault(id, []).append(rows)
             else:
                 self.results[id] = rows
-        return answered, counted
+        return counted
 
     def _of(self, replica: int) -> list[tuple[int, _Delivery]]:
         return [(number, one) for number, one in self._open.items() if one.replica == replica]
@@ -256,6 +292,8 @@ class Turn:
     def _renew(self, one: _Delivery) -> None:
         """Give up what an overdue or broken delivery has left, or send it again."""
         one.late, was_late = True, one.late
+        if self._undisturbed:
+            self._count_by_id()
         left = [item for item in one.items if item.id in self._waiting]
         if was_late or not left:
             return
@@ -264,7 +302,7 @@ class Turn:
             return
         if self.semantics == AT_LEAST_ONCE:
             left = [item for item in one.items if item.id not in self._back]
-        self._address(_Delivery(one.replica, left, 2 * one.limit, len(left), again=True))
+        self._address(_Delivery(one.replica, Items.of(left), 2 * one.limit, len(left), again=True))
 
     def _address(self, one: _Delivery) -> None:
         """Have a delivery sent to its replica, or, if that is dead or did not answer, to another one; or held."""
@@ -289,12 +327,13 @@ class Turn:
                 self._queue.append(one)
 
     def _hand_back(self, one: _Delivery, replica: int, reason: str) -> None:
+        if self._undisturbed:
+            self._count_by_id()
         for item in one.items:
             if item.id in self._waiting and item.id not in self.results:
                 self.returned.append(Returned(item, replica, reason))
-        ids = {item.id for item in one.items}
-        self._back |= ids
-        for id in ids:
+        self._back.update(one.items.ids)
+        for id in one.items.ids:
             self._waiting.pop(id, None)
 
     def _send(self, now: float) -> list[Effect]:

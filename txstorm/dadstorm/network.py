@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from typing import NamedTuple
+from itertools import chain, compress, count, repeat
+from typing import Any, NamedTuple
 
 from txstorm.dadstorm.conditions import FROZEN, INTERVAL, UNROUTED, Conditions, Replica
 from txstorm.dadstorm.configuration import AT_LEAST_ONCE, Configuration, Operator
-from txstorm.dadstorm.delivery import Answers, Crew, Effect, Item, Lost, Turn
+from txstorm.dadstorm.delivery import Answers, Crew, Effect, Item, Items, Lost, Turn
 from txstorm.dadstorm.routing import pick_many
 from txstorm.dadstorm.values import Fields
 
@@ -37,7 +37,7 @@ class Lines(NamedTuple):
 
     operator: str
     replica: int | None
-    items: Sequence[Item]
+    items: Items | Sequence[Item]
     source: int | None = None
 
 
@@ -245,7 +245,8 @@ class _Transaction:
         self._ages = count(txid << AGE_BITS | 1)
         # Of the operator whose turn it is: its tuples, the replica of each, those of them that were held before
         # (they come first), and those that are held now, with replica and reason.
-        self._items: list[Item] = []
+        self._ids: list[str] = []
+        self._fields: list[Fields] = []
         self._routes: list[int] = []
         self._released: list[Held] = []
         self._holding: dict[int, tuple[int, str]] = {}
@@ -255,37 +256,44 @@ class _Transaction:
         following = next(self._operators, None)
         return None if following is None else self._configuration.operator(following)
 
-    def route(self, operator: Operator) -> dict[int, list[Item]]:
+    def route(self, operator: Operator) -> dict[int, Items]:
         """Return the tuples that go to each replica of `operator` now; take note of those that are held."""
         self._arrive(operator)
         everything = self.planned.holds(operator)
         if everything:
             self._holding = {at: (replica, everything) for at, replica in enumerate(self._routes)}
             return {}
-        items, live = self._items, self.planned.live(operator)
-        unrouted = [at for at, replica in enumerate(self._routes) if replica not in live]
-        if unrouted:
-            ids, tuples = [items[at].id for at in unrouted], [items[at].fields for at in unrouted]
-            routed = pick_many(operator, ids, tuples, live)
+        ids, fields, routes, live = self._ids, self._fields, self._routes, set(self.planned.live(operator))
+        if not live.issuperset(routes):
+            mask = [replica not in live for replica in routes]
+            routed = pick_many(operator, list(compress(ids, mask)), list(compress(fields, mask)), sorted(live))
             self.outcome.misfits[operator.id] += routed.misfits
-            for at, replica in zip(unrouted, routed.replicas, strict=True):
-                self._routes[at] = replica
-        shares: dict[int, list[Item]] = {replica: [] for replica in sorted(set(self._routes))}
-        frozen = {replica for replica in shares if self.planned.holds(operator, replica)}
-        room = self.planned.room(operator.id)
-        for at, (item, replica) in enumerate(zip(items, self._routes, strict=True)):
+            picked = iter(routed.replicas)
+            self._routes = routes = [next(picked) if it else one for it, one in zip(mask, routes, strict=True)]
+        receivers = sorted(set(routes))
+        frozen = {replica for replica in receivers if self.planned.holds(operator, replica)}
+        rooms = dict.fromkeys(receivers, self.planned.room(operator.id))
+        for at, replica in enumerate(routes) if frozen or None not in rooms.values() else ():
+            room = rooms[replica]
             if replica in frozen:
                 self._holding[at] = replica, FROZEN
-            elif room is not None and len(shares[replica]) >= room:
+            elif room == 0:
                 self._holding[at] = replica, INTERVAL
-            else:
-                shares[replica].append(item)
+            elif room is not None:
+                rooms[replica] = room - 1
+        shares: dict[int, Items] = {}
+        for receiver in receivers:
+            mask = [replica == receiver for replica in routes]
+            for at in self._holding:
+                mask[at] = False
+            shares[receiver] = Items(list(compress(ids, mask)), list(compress(fields, mask)))
         return {replica: share for replica, share in shares.items() if share}
 
     def _arrive(self, operator: Operator) -> None:
         """Collect the tuples of an operator: held ones by age, then by input as listed, then as emitted."""
         self._released = [one for one in self._held if one.operator == operator.id]
-        self._items = [one.item for one in self._released]
+        self._ids = [one.item.id for one in self._released]
+        self._fields = [one.item.fields for one in self._released]
         self._routes = [one.replica for one in self._released]
         self._holding = {}
         lines = [one for one in self._lines if one.operator == operator.id]
@@ -294,14 +302,17 @@ class _Transaction:
         for at, source in enumerate([*sources, None]):
             if source is not None and source.kind == "operator" and sources.index(source) == at:
                 emitted = self.outcome.emitted[source.text]
-                self._items.extend(map(Item, emitted.ids, emitted.fields))
-                self._routes.extend([UNROUTED] * len(emitted.ids))
+                self._ids += emitted.ids
+                self._fields += emitted.fields
+                self._routes += [UNROUTED] * len(emitted.ids)
             for one in lines:
                 if at == (first if one.source is None else one.source):
                     part = UNROUTED if one.replica is None else one.replica
                     part = live[0] if live and part != UNROUTED and part not in live else part
-                    self._items.extend(one.items)
-                    self._routes.extend([part] * len(one.items))
+                    items = Items.of(one.items)
+                    self._ids += items.ids
+                    self._fields += items.fields
+                    self._routes += [part] * len(items)
 
     def end_turn(self, turn: Turn) -> None:
         """Take over the results of a turn: number what is emitted, and hold what came back."""
@@ -313,32 +324,33 @@ class _Transaction:
             counts = outcome.counts.setdefault((operator.id, replica), Counts())
             counts.received, counts.processed = turn.received[replica], turn.processed[replica]
         self._hold(turn)
-        rows: list[Fields] = []
-        replicas: list[int] = []
-        for item, replica in zip(self._items, self._routes, strict=True):
-            result = turn.results.pop(item.id, None)
-            if result is None:
-                continue
-            for made in (result, *turn.further.pop(item.id, ())) if turn.further else (result,):
-                rows.extend(map(tuple, made))
-                replicas.extend([replica] * len(made))
+        made: list[Sequence[Any]]
+        if turn.further or len(turn.results) < len(self._ids):
+            made = [[*turn.results.pop(id, ()), *chain.from_iterable(turn.further.pop(id, ()))] for id in self._ids]
+        else:
+            made = list(map(turn.results.__getitem__, self._ids))
+        rows: list[Fields] = list(map(tuple, chain.from_iterable(made)))
+        replicas = list(chain.from_iterable(map(repeat, self._routes, map(len, made))))
         if operator.type in ("UNIQ", "COUNT") and rows:
             settled = self._settle(operator.id, rows)
             replicas = [replica for one, replica in zip(settled, replicas, strict=True) if one is not None]
             rows = [one for one in settled if one is not None]
-        numbers = {replica: count(1) for replica in set(replicas)}
-        ids = [f"{operator.id}-{replica}-{self._txid}.{next(numbers[replica])}" for replica in replicas]
-        outcome.emitted[operator.id] = Emitted(ids, replicas, rows)
-        for replica, number in Counter(replicas).items():
+        emitted = Counter(replicas)
+        ids = {
+            replica: map(f"{operator.id}-{replica}-{self._txid}.%d".__mod__, range(1, number + 1))
+            for replica, number in emitted.items()
+        }
+        outcome.emitted[operator.id] = Emitted([next(ids[replica]) for replica in replicas], replicas, rows)
+        for replica, number in emitted.items():
             outcome.counts.setdefault((operator.id, replica), Counts()).emitted = number
 
     def _hold(self, turn: Turn) -> None:
         """Take over what was held before the turn and in it; what was held before, and still is, keeps its age."""
         if turn.returned:
             places: dict[str, list[int]] = {}
-            for at, item in enumerate(self._items):
+            for at, id in enumerate(self._ids):
                 if at not in self._holding:
-                    places.setdefault(item.id, []).append(at)
+                    places.setdefault(id, []).append(at)
             for item, replica, reason in turn.returned:
                 self._holding[places[item.id].pop(0)] = replica, reason
         done: set[str] = set()
@@ -346,7 +358,8 @@ class _Transaction:
             done = turn.results.keys() | {one.item.id for one in turn.lost}
         stay: dict[int, Held] = {}
         for at, (replica, reason) in sorted(self._holding.items()):
-            item, before = self._items[at], self._released[at] if at < len(self._released) else None
+            item = Item(self._ids[at], self._fields[at])
+            before = self._released[at] if at < len(self._released) else None
             if item.id in done:
                 continue
             if turn.semantics != AT_LEAST_ONCE:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 from threading import Lock
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from txstorm.api.names import near
 from txstorm.dadstorm import library
 from txstorm.dadstorm.configuration import Configuration, Operator
-from txstorm.dadstorm.values import Fields, test_of, value_at
+from txstorm.dadstorm.values import Fields, test_of, values_at
 from txstorm.errors import EmitError, InputError
 
 BUILT_IN = "mylib"
@@ -39,46 +40,69 @@ class Work:
 
     misfits = 0
 
-    def __call__(self, fields: Fields) -> list[Fields]:
+    def __call__(self, fields: Fields) -> Sequence[Fields]:
         """Return the tuples made of one; raises what the user's code raises, and `EmitError` for a wrong result."""
-        return [fields]
+        made: list[Sequence[Fields]] = []
+        self.many([fields], made)
+        return list(map(tuple, made[0]))
+
+    def many(self, tuples: Sequence[Fields], made: list[Sequence[Fields]]) -> None:
+        """Add what was made of each tuple to `made`; what is raised is of the first one of which nothing was added.
+
+        In place of tuples there may be lists.
+        """
+        made += [(fields,) for fields in tuples]
 
 
 class _Having(Work):
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def __call__(self, fields: Fields) -> list[Fields]:
-        if len(fields) >= self._number:
-            return [fields]
-        self.misfits += 1
-        return []
+    def many(self, tuples: Sequence[Fields], made: list[Sequence[Fields]]) -> None:
+        fitting = [len(fields) >= self._number for fields in tuples]
+        self.misfits += fitting.count(False)
+        made += [(fields,) if fits else () for fields, fits in zip(tuples, fitting, strict=True)]
 
 
 class _Filter(Work):
     def __init__(self, number: int, condition: str, wanted: str) -> None:
         self._number, self._holds = number, test_of(condition, wanted)
 
-    def __call__(self, fields: Fields) -> list[Fields]:
-        found = value_at(fields, self._number)
-        if found is None:
-            self.misfits += 1
-            return []
-        return [fields] if self._holds(found) else []
+    def many(self, tuples: Sequence[Fields], made: list[Sequence[Fields]]) -> None:
+        found = values_at(tuples, self._number)
+        passes = {one: one is not None and self._holds(one) for one in set(found)}
+        self.misfits += found.count(None)
+        made += [(fields,) if passes[one] else () for fields, one in zip(tuples, found, strict=True)]
 
 
 class _Custom(Work):
     def __init__(self, name: str, method: Callable[[list[str]], Any]) -> None:
         self._name, self._method = name, method
 
-    def __call__(self, fields: Fields) -> list[Fields]:
-        made = self._method(list(fields))
+    def many(self, tuples: Sequence[Fields], made: list[Sequence[Fields]]) -> None:
+        found: list[Any] = []
+        try:
+            for fields in tuples:
+                found.append(self._method(list(fields)))
+        finally:
+            made.extend(found if _are_tuples(found) else map(self._checked, found))
+
+    def _checked(self, made: Any) -> list[Fields]:
         try:
             return [_checked(one) for one in _listed(made)]
         except (TypeError, UnicodeEncodeError) as error:
             wrong = "text with lone surrogates" if isinstance(error, UnicodeEncodeError) else f"{error}"
             msg = f"{self._name} returned {made!r:.200}: {wrong}; expected a list of lists of str"
             raise EmitError(msg) from None
+
+
+def _are_tuples(made: list[Any]) -> bool:
+    """Return whether all results of a method are right, which is seen at a glance; if not, `_checked` tells."""
+    for _ in range(2):
+        if not {list, tuple}.issuperset(map(type, made)):
+            return False
+        made = list(chain.from_iterable(made))
+    return {str}.issuperset(map(type, made)) and "".join(made).isascii()
 
 
 def _listed(made: Any) -> Sequence[Any]:
@@ -257,10 +281,12 @@ class Seen:
 
     def is_new(self, values: Sequence[str]) -> list[bool]:
         """Take note of values in order; return for each whether it is the first one of its kind."""
-        asked = list(dict.fromkeys(one for one in values if one not in self._seen))
+        asked = [one for one in dict.fromkeys(values) if one not in self._seen]
         before = self._known(asked) if asked else ()
         fresh = set(asked).difference(before)
         self._seen.update(asked)
+        if not fresh:
+            return [False] * len(values)
         found = []
         for one in values:
             found.append(one in fresh)
@@ -301,6 +327,6 @@ def settle(operator: Operator, state: Seen | Counted | None, results: Sequence[F
         return [(str(n),) for n in state.counted(len(results))]
     if isinstance(state, Seen):
         number = int(operator.params[0])
-        new = state.is_new([value_at(fields, number) or "" for fields in results])
+        new = state.is_new([one or "" for one in values_at(results, number)])
         return [fields if is_new else None for fields, is_new in zip(results, new, strict=True)]
     return results

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txstorm.dadstorm.configuration import Operator
-from txstorm.dadstorm.values import Fields, value_at
+from txstorm.dadstorm.values import Fields, values_at
 
 
 class Routed(NamedTuple):
@@ -40,7 +40,7 @@ def pick_many(operator: Operator, ids: Sequence[str], tuples: Sequence[Fields], 
     if operator.routing == "random":
         return Routed([live[number] for number in _lots(ids, len(live))], 0)
     number = operator.routing_field or 1
-    values = [value_at(fields, number) for fields in tuples]
+    values = values_at(tuples, number)
     misfits = values.count(None)
     heirs = [heir(replica, operator.replicas, live) for replica in range(operator.replicas)]
     owners = tasks([one or "" for one in values], operator.replicas)

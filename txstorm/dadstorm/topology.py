@@ -303,7 +303,7 @@ class _Streams:
     def emit(self, block: Block, collector: Any) -> None:
         """Emit the tuples of one replica."""
         number = self._hashed[block.operator]
-        batch = _with_values(block.tuples, [number] if number else [])
+        batch = _with_values(block.tuples(), [number] if number else [])
         key = pa.scalar(key_of(block.replica, self._replicas[block.operator]), pa.string())
         batch = batch.add_column(1, TO, pa.repeat(key, batch.num_rows))
         collector.emit_batch(batch, stream=self._stream or block.operator)

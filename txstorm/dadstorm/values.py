@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -47,6 +47,14 @@ def value(field: str) -> str:
 def value_at(fields: Fields, number: int) -> str | None:
     """Return the value of a field, counted from 1; None if the tuple has fewer."""
     return value(fields[number - 1]) if number <= len(fields) else None
+
+
+def values_at(tuples: Sequence[Fields], number: int) -> list[str | None]:
+    """Return the value of a field of each tuple, as `value_at` does of one."""
+    at = number - 1
+    found = [fields[at] if at < len(fields) else None for fields in tuples]
+    quoted: dict[str | None, str] = {one: value(one) for one in set(found) if one and one[0] == '"'}
+    return [quoted.get(one, one) for one in found] if quoted else found
 
 
 def number_of(text: str) -> Decimal | None:

@@ -19,10 +19,10 @@ from txstorm.api.output import Collector
 from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.dadstorm.conditions import Conditions, Replica, going
 from txstorm.dadstorm.configuration import Configuration, Operator
-from txstorm.dadstorm.delivery import Deliver, Item
+from txstorm.dadstorm.delivery import Deliver, Item, Items
 from txstorm.dadstorm.network import Emitted, Held, Lines, Network, Outcome
 from txstorm.dadstorm.operators import Counted, Seen, Work, failure, load_code, settle, writes_lines
-from txstorm.dadstorm.source.columns import TUPLES, fields_of
+from txstorm.dadstorm.source.columns import TUPLES, fields_of, split_lines
 from txstorm.dadstorm.topology import count_state, emitted_sink, kept, lines_sink, seen_state
 from txstorm.dadstorm.values import Fields
 from txstorm.errors import TxstormError
@@ -117,9 +117,10 @@ class Carrier(BatchBolt, Committer):
             self._planned = Conditions.from_json(json.loads(batch.column(0)[0].as_py()))
             return
         operators, replicas, ids = (one.to_pylist() for one in batch.columns[:3])
-        rows = zip(operators, replicas, map(Item, ids, fields_of(batch.column(3))), strict=True)
-        for (operator, replica), some in groupby(rows, key=lambda row: row[:2]):
-            self._lines.append(Lines(operator, replica, [item for _, _, item in some]))
+        fields, at = fields_of(split_lines(batch.column(3))), 0
+        for (operator, replica), some in groupby(zip(operators, replicas, strict=True)):
+            of = slice(at, at := at + len(list(some)))
+            self._lines.append(Lines(operator, replica, Items(ids[of], fields[of])))
 
     def finish_batch(self) -> None:
         """Carry the tuples through the network, and write what came of it."""

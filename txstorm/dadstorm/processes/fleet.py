@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from txstorm.dadstorm.delivery import Items
 from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, reason
 from txstorm.dadstorm.processes.replica import DROPPED, PASSED, address
 from txstorm.dadstorm.processes.services import RemoteService, Service, Spawner, read_key
@@ -71,7 +72,7 @@ class Answered(NamedTuple):
     operator: str
     replica: int
     number: int
-    results: list[tuple[str, list[Fields]]]
+    results: list[tuple[str, Sequence[Fields]]]
     misfits: int
     """How many of them lacked the field of FILTER or UNIQ."""
 
@@ -141,7 +142,7 @@ class _Link:
     """Pings since the last message of the replica."""
     sent: dict[int, list[Any]] = field(default_factory=dict)
     """Number of a delivery at the replica → its tuples, and how many are not answered."""
-    waiting: deque[tuple[int, Sequence[tuple[str, Fields]]]] = field(default_factory=deque)
+    waiting: deque[tuple[int, Items]] = field(default_factory=deque)
 
     def ends(self, state: Literal["given up", "dead"]) -> None:
         self.state = state
@@ -319,7 +320,7 @@ class Fleet:
                     link.interval = milliseconds
                     self._send(link, "interval", milliseconds)
 
-    def deliver(self, operator: str, replica: int, number: int, items: Sequence[tuple[str, Fields]]) -> None:
+    def deliver(self, operator: str, replica: int, number: int, items: Items | Sequence[tuple[str, Fields]]) -> None:
         """Send tuples to a replica, as delivery `number`, which no other one has; answers come as `Answered`.
 
         To a replica that is not live nothing is sent, as `Dead` or `Silent` has told.
@@ -327,7 +328,7 @@ class Fleet:
         with self._lock:
             link = self._links.get((operator, replica))
             if link is not None and link.state in ("starting", "live"):
-                link.waiting.append((number, items))
+                link.waiting.append((number, Items.of(items)))
                 self._pump(link)
 
     def withdraw(self, operator: str, replica: int, number: int) -> None:
@@ -362,7 +363,7 @@ class Fleet:
         while link.state == "live" and link.waiting and len(link.sent) < self._settings.buffer:
             number, items = link.waiting.popleft()
             link.sent[number] = [items, len(items)]
-            self._send(link, "deliver", number, [fields for _, fields in items])
+            self._send(link, "deliver", number, items.fields)
 
     def _send(self, link: _Link, *message: Any) -> None:
         if link.channel is not None:
@@ -422,10 +423,15 @@ class Fleet:
         event: Event
         number, first = rest[:2]
         if kind == "answer":
-            results = [_result(item, made) for item, made in zip(sent[0][first:], rest[2], strict=False)]
-            event, answered = Answered(*name, number, results, rest[3]), len(results)
+            made = rest[2]
+            of, items = slice(first, first + len(made)), sent[0]
+            results: list[tuple[str, Sequence[Fields]]] = [
+                (id, [fields] if one == PASSED else [] if one == DROPPED else list(map(tuple, one)))
+                for id, fields, one in zip(items.ids[of], items.fields[of], made, strict=True)
+            ]
+            event, answered = Answered(*name, number, results, rest[3]), len(made)
         else:
-            event, answered = Failed(*name, number, sent[0][first][0], rest[2]), 1
+            event, answered = Failed(*name, number, sent[0].ids[first], rest[2]), 1
         with self._lock:
             if number not in link.sent:
                 return  # withdrawn, or given up, meanwhile
@@ -488,12 +494,6 @@ def _send(channel: Channel, message: tuple[Any, ...]) -> None:
         channel.send(*message)
     except OSError:
         pass  # it has ended, as the lane notices that receives
-
-
-def _result(item: tuple[str, Fields], made: Any) -> tuple[str, list[Fields]]:
-    if made == PASSED:
-        return item[0], [item[1]]
-    return item[0], [] if made == DROPPED else [tuple(one) for one in made]
 
 
 def _named(info: RepInfo) -> str:

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -24,6 +25,7 @@ from txstorm.dadstorm.configuration import Configuration, Operator
 from txstorm.dadstorm.operators import Work, failure, load_code
 from txstorm.dadstorm.processes.channel import Channel, reason
 from txstorm.dadstorm.rep_info import RepInfo
+from txstorm.dadstorm.values import Fields
 from txstorm.errors import InputError
 from txstorm.lanes import THREADS
 
@@ -116,7 +118,7 @@ def address(info: RepInfo) -> socket.socket | None:
 class _Replica:
     def __init__(self, channel: Channel, interval: int, ping: float) -> None:
         self._channel, self._interval, self._ping = channel, interval, ping
-        self._deliveries: dict[int, list[list[str]]] = {}
+        self._deliveries: dict[int, list[Fields]] = {}
         """Those that are not finished or withdrawn."""
         self._numbers: SimpleQueue[int | None] = SimpleQueue()
         THREADS.start(self._receive, "dadstorm-receive")
@@ -137,19 +139,16 @@ class _Replica:
         size, misfits, sent = 1, work.misfits, THREADS.monotonic()
         while index < len(every) and number in self._deliveries:
             chunk = every[index : index + (1 if single or self._interval else size)]
-            begun, failed = THREADS.monotonic(), ""
-            for listed in chunk:
-                fields = tuple(listed)
-                try:
-                    if single:
-                        faults.point("replica.taken")
-                    made = work(fields)
-                    if single:
-                        faults.point("replica.processed")
-                except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
-                    failed = failure(operator, fields, error)
-                    break
-                results.append(DROPPED if not made else PASSED if made[0] is fields and len(made) == 1 else made)
+            begun, failed, made = THREADS.monotonic(), "", list[Sequence[Fields]]()
+            try:
+                faults.point("replica.taken")
+                work.many(chunk, made)
+                faults.point("replica.processed")
+            except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
+                del made[len(chunk) - 1 :]  # if it is the last point
+                failed = failure(operator, chunk[len(made)], error)
+            for fields, some in zip(chunk, made, strict=False):
+                results.append(DROPPED if not some else PASSED if some[0] is fields and len(some) == 1 else some)
             index = first + len(results)
             now = THREADS.monotonic()
             size = min(2 * size, _CHUNK) if now - begun < PIECE / 10 else 1
@@ -188,7 +187,7 @@ class _Replica:
                 faults.point("replica.received")
             except faults.InjectedFault:
                 return  # the delivery is forgotten
-            self._deliveries[number] = every
+            self._deliveries[number] = list(map(tuple, every))
             self._numbers.put(number)
         elif kind == "withdraw":
             self._deliveries.pop(rest[0], None)

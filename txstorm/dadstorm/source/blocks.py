@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.output import Collector, OutputFieldsDeclarer
+from txstorm.dadstorm.source.columns import split_lines
 from txstorm.errors import LEAVE_OUT, SpoutError
 
 _BOM = b"\xef\xbb\xbf"
@@ -20,14 +22,18 @@ class Block(NamedTuple):
         operator, replica: the receiver.
         prefix: the beginning of their ids.
         numbers: the rest of their ids: of lines their numbers.
-        tuples: a column of lists of fields.
+        lines: their lines.
     """
 
     operator: str
     replica: int
     prefix: str
     numbers: list[int]
-    tuples: pa.ListArray
+    lines: pa.StringArray
+
+    def tuples(self) -> pa.ListArray:
+        """Return them as a column of lists of fields."""
+        return split_lines(self.lines)
 
     def ids(self) -> pa.StringArray:
         """Return their ids."""
@@ -45,9 +51,9 @@ class Shape(Protocol):
 
 
 class Rows:
-    """Shape in which all tuples are rows of one stream: operator, replica, id and list of fields."""
+    """Shape in which all tuples are rows of one stream: operator, replica, id and line."""
 
-    fields = ("operator", "replica", "id", "fields")
+    fields = ("operator", "replica", "id", "line")
 
     def declare(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the stream."""
@@ -55,12 +61,12 @@ class Rows:
 
     def emit(self, block: Block, collector: Any) -> None:
         """Emit the rows."""
-        count = len(block.tuples)
+        count = len(block.lines)
         columns = [
             pa.repeat(pa.scalar(block.operator), count),
             pa.repeat(pa.scalar(block.replica, pa.int64()), count),
             block.ids(),
-            block.tuples,
+            block.lines,
         ]
         collector.emit_batch(pa.RecordBatch.from_arrays(columns, list(self.fields)))
 
@@ -69,6 +75,11 @@ def is_tuple(line: bytes) -> bool:
     """Return whether a line is neither a comment nor empty."""
     line = line.removeprefix(_BOM)
     return line[:1] != b"%" and bool(line) and not line.isspace()
+
+
+def are_tuples(data: bytes, lines: Iterable[bytes]) -> bool:
+    """Return whether all lines of `data` are tuples, which is seen at a glance; if not, `is_tuple` tells."""
+    return b"%" not in data and _BOM not in data and all(map(bytes.strip, lines))
 
 
 def decoded(

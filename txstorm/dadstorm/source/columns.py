@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,12 @@ def tuples_of(tuples: Sequence[Fields]) -> pa.ListArray:
 
 def fields_of(tuples: pa.ListArray) -> list[Fields]:
     """Return the tuples of a column."""
-    return list(map(tuple, tuples.to_pylist()))
+    fields, offsets = tuples.flatten().to_pylist(), np.asarray(tuples.offsets)
+    sizes = np.diff(offsets)
+    if len(sizes) and (sizes == (size := max(1, int(sizes[0])))).all():
+        return list(zip(*[iter(fields)] * size, strict=True))
+    starts = (offsets - offsets[0]).tolist() if len(sizes) else [0]
+    return [tuple(fields[start:stop]) for start, stop in pairwise(starts)]
 
 
 def values_at(tuples: pa.ListArray, number: int) -> pa.StringArray:

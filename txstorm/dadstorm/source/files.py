@@ -10,7 +10,7 @@ is known again. Parts are cut by the first plan: N tuples into N // r each, and 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -19,8 +19,7 @@ from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import NOT_READY, Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.dadstorm.configuration import Configuration
-from txstorm.dadstorm.source.blocks import Block, Shape, decoded, is_tuple
-from txstorm.dadstorm.source.columns import split_lines
+from txstorm.dadstorm.source.blocks import Block, Shape, are_tuples, decoded, is_tuple
 from txstorm.errors import SpoutError
 from txstorm.spouts.files.text_lines import (
     Seen,
@@ -30,12 +29,15 @@ from txstorm.spouts.files.text_lines import (
     digest_of,
     opened,
     read_lines,
+    read_range,
     share_out,
     size_of,
-    without_end,
+    split_lines,
 )
 
 FORMAT = 1
+_GLANCE = 1 << 20
+"""Bytes of a file, about, that are looked at together."""
 
 
 class Part(NamedTuple):
@@ -174,15 +176,18 @@ class FileParts:
 
     def _block(self, part: Part, read: _Read, collector: Any) -> Block:
         path = self.paths[part.file]
-        lines = read_lines(path, read.at, read.lines)
-        if digest_of(b"".join(lines)) != read.digest:
+        data = read_range(path, read.at, read.end)
+        if digest_of(data) != read.digest:
             last = read.line + read.lines - 1
             raise changed(path, f"lines {read.line} to {last} are other ones than were planned")
-        numbers = [number for number, line in enumerate(lines, read.line) if is_tuple(line)]
-        raw = [without_end(lines[number - read.line]) for number in numbers]
+        raw = split_lines(data)
+        numbers = list(range(read.line, read.line + len(raw)))
+        if not are_tuples(data, raw):
+            numbers = [number for number, line in zip(numbers, raw, strict=True) if is_tuple(line)]
+            raw = [raw[number - read.line] for number in numbers]
         numbers, texts = decoded(raw, numbers, f"{part.file}:", collector)
         collector.origin(lambda row: {"file": part.file, "line": numbers[row]})
-        return Block(part.operator, part.replica, f"{part.file}:", numbers, split_lines(texts))
+        return Block(part.operator, part.replica, f"{part.file}:", numbers, texts)
 
     def marks(self) -> dict[str, int]:
         """Return file → its size now."""
@@ -231,12 +236,12 @@ class FileParts:
             replicas = sum(part[:2] == first[:2] for part in self.parts)
             path = self.paths[first.file]
             if replicas > 1 and path not in counts:
-                counts[path] = sum(1 for _ in _tuple_lines(path))
+                counts[path], _ = _places(path, ())
             share = counts.get(path, 0) // replicas
             starts = [(1, 0)]
             if replicas > 1:
                 wanted = {share * replica for replica in range(1, replicas)}
-                places = {n: place for n, place in enumerate(_tuple_lines(path)) if n in wanted} if share else {}
+                places = _places(path, wanted)[1] if share else {}
                 starts += [places[share * replica] if share else (1, 0) for replica in range(1, replicas)]
             stops = [*(at for _, at in starts[1:]), None]
             for replica, ((line, at), stop) in enumerate(zip(starts, stops, strict=True)):
@@ -280,19 +285,35 @@ def _tuple_lines(path: str, at: int = 0) -> Iterator[tuple[int, int]]:
             at += len(line)
 
 
+def _places(path: str, wanted: Collection[int]) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Return how many tuples a file has, and the numbers (from 1) and first bytes of lines of the `wanted` ones."""
+    found, count, line, at = dict[int, tuple[int, int]](), 0, 1, 0
+    with opened(path) as file:
+        while lines := file.readlines(_GLANCE):
+            data = b"".join(lines)
+            if are_tuples(data, lines) and not any(count <= one < count + len(lines) for one in wanted):
+                count, line, at = count + len(lines), line + len(lines), at + len(data)
+                continue
+            for one in lines:
+                if is_tuple(one):
+                    if count in wanted:
+                        found[count] = line, at
+                    count += 1
+                line, at = line + 1, at + len(one)
+    return count, found
+
+
 def _more(path: str, read: _Read, wanted: int, data: bytearray) -> tuple[_Read, int]:
     """Return a part with up to `wanted` more tuples, and how many these are; add its lines to `data`."""
     end, lines, taken = read.end, 0, 0
-    while taken < wanted:
-        got = read_lines(path, end, wanted - taken)
-        for line in got:
-            if read.stop is not None and end >= read.stop:
-                got = []
-                break
-            end, lines, taken = end + len(line), lines + 1, taken + is_tuple(line)
-            data += line
-        if not got:
-            break
+    while taken < wanted and (got := read_lines(path, end, wanted - taken)):
+        size = sum(map(len, got))
+        while read.stop is not None and end + size > read.stop:
+            size, wanted = size - len(got.pop()), 0
+        joined = b"".join(got)
+        end, lines = end + size, lines + len(got)
+        taken += len(got) if are_tuples(joined, got) else sum(map(is_tuple, got))
+        data += joined
     return replace(read, end=end, lines=read.lines + lines, tuples=read.tuples + taken), taken
 
 

@@ -10,7 +10,6 @@ from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.spout import Emitter, SpoutCoordinator, TransactionalSpout
 from txstorm.dadstorm.source.blocks import Block, Shape, decoded, is_tuple
-from txstorm.dadstorm.source.columns import split_lines
 from txstorm.errors import InputError
 from txstorm.spouts.files.text_lines import without_end
 
@@ -93,4 +92,4 @@ class _SplittingCollector:
         raw, numbers = [without_end(values[row]) for row in kept], [offsets[row] for row in kept]
         numbers, texts = decoded(raw, numbers, prefix, self._inner)
         self._inner.origin(lambda row: {"topic": topic, "partition": number, "offset": numbers[row]})
-        self._shape.emit(Block(operator, number % replicas, prefix, numbers, split_lines(texts)), self._inner)
+        self._shape.emit(Block(operator, number % replicas, prefix, numbers, texts), self._inner)
