@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from txstorm.api.names import DEFAULT_STREAM
+from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.misfits import Misfit
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,44 @@ class Collector(Protocol):
 
     def reportError(self, error: BaseException) -> None:  # noqa: N802
         """Storm's spelling of `report_error`."""
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Records of a source that a spout cannot emit, in order, as columns.
+
+    Attributes:
+        messages: why each is refused, without `LEAVE_OUT`.
+        records: each as a JSON object.
+        columns: the column of each whose declared type a value does not fit, or None.
+        cause: returns the cause of the error of a record, given its index.
+    """
+
+    messages: Sequence[str]
+    records: Sequence[str]
+    columns: Sequence[str | None]
+    cause: Callable[[int], Misfit | None] = lambda row: None
+
+    def error(self, row: int) -> SpoutError:
+        """Return the error for a record, given its index."""
+        error = SpoutError(self.messages[row] + LEAVE_OUT)
+        if (cause := self.cause(row)) is not None:
+            cause.column = self.columns[row]
+        error.__cause__ = cause
+        return error
+
+    def give(self, collector: Collector) -> None:
+        """Have `collector` refuse the records: all at once if it can do that."""
+        at_once = getattr(collector, "refuse_all", None)
+        if at_once is None:
+            self.one_by_one(collector.refuse)
+        elif self.messages:
+            at_once(self)
+
+    def one_by_one(self, refuse: Callable[[BaseException, Any], None]) -> None:
+        """Call `refuse` with the error and the description of each record."""
+        for row, record in enumerate(self.records):
+            refuse(self.error(row), json.loads(record))
 
 
 class CustomStreamGrouping(Protocol):

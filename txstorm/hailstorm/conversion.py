@@ -121,6 +121,7 @@ class ConvertingCollector:
             inner.digest, inner.partition, inner.note, inner.refuse,
         )  # fmt: skip
         self.report_error = self.reportError = inner.report_error
+        self.refuse_all = lambda refusals: refusals.give(inner)
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
         """See `Collector`; tuples are at the place of their record."""

@@ -7,15 +7,17 @@ is added again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.names import DEFAULT_STREAM
-from txstorm.api.output import Collector
+from txstorm.api.output import Collector, Refusals
 from txstorm.api.spout import NOT_READY
 from txstorm.clocks import Clock
 from txstorm.errors import SpoutError
@@ -301,6 +303,12 @@ class _SourceCollector:
         if (misfit := misfit_behind(error)) is not None:
             misfit.column = f"{self._source}/{misfit.column}"
         self._inner.refuse(error, {"source": self._source, **record} if isinstance(record, dict) else record)
+
+    def refuse_all(self, refusals: Refusals) -> None:
+        head = f'{{"source": {json.dumps(self._source)}, '
+        records = [head + record[1:] for record in refusals.records]
+        columns = [None if name is None else f"{self._source}/{name}" for name in refusals.columns]
+        replace(refusals, records=records, columns=columns).give(self._inner)
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
         self._inner.origin(lambda row: {"source": self._source, **place(row)})

@@ -79,6 +79,7 @@ class WatchedCollector:
         self.report_error = self.reportError = inner.report_error
         self.digest = inner.digest
         self.refuse = inner.refuse
+        self.refuse_all = lambda refusals: refusals.give(inner)
         self.partition = inner.partition
         self.origin = inner.origin
 

@@ -76,6 +76,7 @@ class _SplittingCollector:
         self._inner, self._receiver, self._shape = inner, receiver, shape
         self.digest, self.partition, self.note, self.refuse = inner.digest, inner.partition, inner.note, inner.refuse
         self.report_error = self.reportError = inner.report_error
+        self.refuse_all = lambda refusals: refusals.give(inner)
 
     def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
         """Ignore the places of records: `emit_batch` gives those of tuples."""

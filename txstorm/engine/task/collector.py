@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.names import DEFAULT_STREAM, counted, near
-from txstorm.api.output import StreamDeclaration
+from txstorm.api.output import Refusals, StreamDeclaration
 from txstorm.engine.arrow import batch_of_columns, batch_of_rows, conform
 from txstorm.engine.task.error_rows import shortened
 from txstorm.errors import EmitError
@@ -151,6 +151,7 @@ class OutputCollector:
         self.count = 0
         self._over: TransactionAttempt | None = None
         self.divert: Callable[[BaseException, Any], bool] = lambda error, record: False
+        self.divert_all: Callable[[Refusals], bool] = lambda refusals: False
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
@@ -235,6 +236,11 @@ class OutputCollector:
         """Reject a record that a spout cannot emit: raise `error`, unless `divert` makes the record a dead letter."""
         if not self.divert(error, record):
             raise error
+
+    def refuse_all(self, refusals: Refusals) -> None:
+        """Reject records as `refuse` does, unless `divert_all` makes all of them dead letters."""
+        if not self.divert_all(refusals):
+            refusals.one_by_one(self.refuse)
 
     emitDirect = emit_direct  # noqa: N815 - Storm's names
     emitBatch = emit_batch  # noqa: N815

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,11 +16,12 @@ import pyarrow as pa
 from txstorm.api.assembly import PartialCommitter
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BasicBolt, BatchBolt
+from txstorm.api.output import Refusals
 from txstorm.engine.arrow import column_values, is_tagged_column, rows_of_batch
 from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
-from txstorm.engine.task.error_rows import RAISED, kind_of, message_of
-from txstorm.errors import SpoutError, StateError, without_advice
+from txstorm.engine.task.error_rows import RAISED, kind_of, storable
+from txstorm.errors import StateError, without_advice
 from txstorm.misfits import Misfits
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
@@ -30,24 +30,9 @@ from txstorm.typed import misfit_behind, misfits
 if TYPE_CHECKING:
     from txstorm.engine.task.component_run import ComponentRun, Sent
 
-_any_json = json.JSONEncoder().encode
-_RECORD, _MESSAGE = (SENT_SCHEMA.names.index(name) for name in ("record", "message"))
 Bad = dict[int, ErrorRow]
+Refuse = Callable[[BaseException, Any], bool]
 Divert = Callable[[pa.RecordBatch, int, BaseException], bool]
-
-
-def _json(record: Any) -> str:
-    """Return a record as JSON; the usual one, an object of texts and ints, in half of the time."""
-    try:
-        parts = [
-            f"{encode_basestring_ascii(name)}: "
-            f"{encode_basestring_ascii(one) if type(one) is str else one if type(one) is int else _any_json(one)}"
-            for name, one in record.items()
-        ]
-    except (AttributeError, TypeError):  # another one, perhaps inside
-        return _any_json(record)
-    return f"{{{', '.join(parts)}}}"
-
 
 MOST_RUNS = 5000
 """Runs of a bolt on parts of its input after which records that fail only together are no longer told apart."""
@@ -73,29 +58,26 @@ class Letters:
         """Add a dead letter for a batch, or one emitter's part of it (`task`); `metadata` holds JSON values."""
         self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
 
-    def refuse(self, component: ComponentRun) -> Callable[[BaseException, Any], bool]:
-        """Return the callback by which a spout refuses a record, which becomes a dead letter."""
-        first: list[tuple[Any, ...]] = []  # the parts of the letter of such an error that all have
+    def refuse(self, component: ComponentRun) -> tuple[Refuse, Callable[[Refusals], bool]]:
+        """Return the callbacks by which a spout refuses a record, or several, which become dead letters."""
 
         def divert(error: BaseException, record: Any) -> bool:
-            if type(error) is not SpoutError or error.__traceback__ or error.__context__:
-                self.add_record(component.failure(error, trace=False), record)
-            elif first:
-                place, kind, frame = first
-                message, fault = without_advice(message_of(error)), misfit_behind(error)
-                column = None if fault is None else fault.column
-                self._rows.append((*place, _json(record), *kind, message, *frame, column))
-            else:
-                self.add_record(component.failure(error, trace=False), record)
-                letter = self._rows[-1]
-                first[:] = letter[:_RECORD], letter[_RECORD + 1 : _MESSAGE], letter[_MESSAGE + 1 : -1]
+            self.add_record(component.failure(error, trace=False), record)
             return True
 
-        return divert
+        def divert_all(refusals: Refusals) -> bool:
+            one = component.failure(refusals.error(0), trace=False)
+            texts = zip(refusals.records, map(storable, refusals.messages), refusals.columns, strict=True)
+            before = one.component, one.task, one.component, one.task, None, RECORD
+            kind, frame = (one.kind, one.type), one.frame
+            self._rows += [(*before, record, *kind, message, frame, column) for record, message, column in texts]
+            return True
+
+        return divert, divert_all
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
-        self._add(error, (error.component, error.task, None), RECORD, _json(record))
+        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
 
     def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
         cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)

@@ -99,7 +99,11 @@ def shortened(value: object) -> str:
 def message_of(error: BaseException) -> str:
     """Return the message of an exception as storable text, even if its `__str__` raises."""
     try:
-        text = str(error)
-        return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+        return storable(str(error))
     except Exception as failure:  # noqa: BLE001 - a user-defined __str__
         return f"(its message cannot be shown: {type(failure).__name__})"
+
+
+def storable(text: str) -> str:
+    """Return `text` with its surrogates escaped."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

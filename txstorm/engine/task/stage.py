@@ -245,7 +245,7 @@ class TxidRun(PhaseRun):
         self.at.begin(spec.id, run.task, collector)
         letters = len(self.letters)
         if self.program.leaves_out:  # at once: a record that cannot be decoded now never can
-            collector.divert = self.letters.refuse(run)
+            collector.divert, collector.divert_all = self.letters.refuse(run)
         elif diversion is not None:
             collector.divert = diversion.records(run)
         try:
@@ -273,7 +273,7 @@ class TxidRun(PhaseRun):
         collector = run.collector()
         self.at.begin(run.spec.id, run.task, collector)
         if self.program.leaves_out:
-            collector.divert = self.letters.refuse(run)
+            collector.divert, _ = self.letters.refuse(run)
         for batch in self.input.payload.get(run.spec.id, ()):
             collector.emit_batch(batch)
         return run.routed(collector, collector.take())

@@ -24,12 +24,13 @@ from txstorm.api.names import near
 from txstorm.api.output import Collector
 from txstorm.errors import SpoutError
 from txstorm.misfits import Misfit
-from txstorm.spouts.files.lines import Offsets, Parsed, Records, SkippingBlanks, Undecodable, without_blanks
+from txstorm.spouts.files.lines import Fault, Offsets, Parsed, Records, SkippingBlanks, Undecodable, without_blanks
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import Segment
 from txstorm.typed import decimals_of, shape_of, sifted
 
 _TEXT = pa.string()
+_CURE = "correct the file or the types"
 _OPEN = "a quote opened in the record is never closed"
 _RETURN = "a lone carriage return in a value is not quoted"
 _BOOLS = pa.array(["", "0", "1", *("False", "FALSE", "false", "True", "TRUE", "true")])
@@ -201,36 +202,37 @@ class CsvFormat(SkippingBlanks):
         except pa.ArrowInvalid as error:
             named = re.search(r"Row #(\d+): ", str(error))
             row = int(named[1]) - 1 if named is not None and 0 < int(named[1]) <= rows else None
-            raise self._wrong(self._message(error), self._column(error), row) from None
+            raise Undecodable(self._wrong(self._message(error), self._column(error)), row) from None
         if self._is_open(data):
-            raise Undecodable(_OPEN, "correct the file")
+            raise Undecodable(Fault(_OPEN, "correct the file"))
         if len(table) != rows:
-            raise Undecodable(f"expected {rows} records, parsed {len(table)}: {_RETURN}", "quote the value")
+            raise Undecodable(Fault(f"expected {rows} records, parsed {len(table)}: {_RETURN}", "quote the value"))
         return self._with_decimals(table)
 
     def _by_parts(self, records: Records) -> Parsed:
         """Parse what is before and after an invalid record, or the halves if it is not known which record that is."""
-        good, faults = list[pa.Table](), dict[int, Undecodable]()
+        good, faults = list[pa.Table](), dict[int, Fault]()
         waiting = [(0, records.rows)] if records.rows else []
         while waiting:
             first, last = waiting.pop()
             try:
                 good.append(self._parsed(records.part(first, last)))
-            except Undecodable as fault:
+            except Undecodable as error:
                 if last - first == 1:
-                    faults[first] = fault
+                    faults[first] = error.fault
                     continue
-                bad = None if fault.row is None else first + fault.row
+                bad = None if error.row is None else first + error.row
                 cuts = [first, (first + last) // 2, last] if bad is None else [first, bad, bad + 1, last]
                 waiting += [(start, stop) for start, stop in reversed(list(pairwise(cuts))) if start < stop]
         return Parsed(pa.concat_tables(good).combine_chunks() if good else None, faults)
 
     def _sifted(self, records: Records) -> Parsed | None:
         """Read all records as text, and convert what can be of each column; None if that is impossible."""
-        wrong: dict[int, tuple[str, str | None]] = {}
+        wrong: dict[int, Fault] = {}
 
         def skip(row: Any) -> str:
-            wrong[row.number - 1] = f"Expected {row.expected_columns} columns, got {row.actual_columns}", None
+            why = f"Expected {row.expected_columns} columns, got {row.actual_columns}"
+            wrong[row.number - 1] = Fault(why, _CURE)
             return "skip"
 
         texts = {name: self.types[name] for name in self.fields if _in_texts(self.types.get(name, pa.string()))}
@@ -242,19 +244,20 @@ class CsvFormat(SkippingBlanks):
             return None
         if len(table) + len(wrong) != records.rows:
             return None
-        rows, bad = records.others(wrong), set[int]()
+        rows, is_good = records.others(wrong), np.ones(len(table), bool)
         for name, kind in texts.items():
             given = table[name].combine_chunks()
             column, unfit = _converted(given, kind)
-            for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist() if unfit else (), strict=True):
-                wrong.setdefault(row, (f"{_conversion(name, kind)}{text!r}", name))
-            bad.update(unfit)
+            if unfit:
+                is_good[unfit] = False
+                why = _conversion(name, kind)
+                for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist(), strict=True):
+                    wrong.setdefault(row, Fault(f"{why}{text!r}", _CURE, name, self.types.get(name)))
             table = table.set_column(table.column_names.index(name), name, column)
-        good = table.take(np.delete(np.arange(len(table)), list(bad))) if bad else table
-        faults = {row: self._wrong(why, column) for row, (why, column) in wrong.items()}
-        return Parsed(good.combine_chunks(), faults)
+        good = table if is_good.all() else table.filter(pa.array(is_good))
+        return Parsed(good.combine_chunks(), wrong)
 
-    def _misquoted(self, records: Records) -> dict[int, Undecodable]:
+    def _misquoted(self, records: Records) -> dict[int, Fault]:
         """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
         if b'"' not in records.data and b"\r" not in records.data:
             return {}
@@ -264,7 +267,7 @@ class CsvFormat(SkippingBlanks):
         faults = {}
         for number in np.unique(records.ends.searchsorted(np.concatenate(odd), "right")).tolist():
             if fault := self._misquoting(records[number].strip(b"\r\n") + b"\n"):
-                faults[number] = Undecodable(fault, "correct the file, or quote the value")
+                faults[number] = Fault(fault, "correct the file, or quote the value")
         return faults
 
     def _misquoting(self, record: bytes) -> str:
@@ -278,10 +281,9 @@ class CsvFormat(SkippingBlanks):
             start = stop
         return _OPEN
 
-    def _wrong(self, why: str, column: str | None, row: int | None = None) -> Undecodable:
+    def _wrong(self, why: str, column: str | None) -> Fault:
         kind = self.types.get(column or "")
-        misfit = None if column is None or kind is None else Misfit(why).of(column, kind)
-        return Undecodable(why, "correct the file or the types", row, misfit)
+        return Fault(why, _CURE, None if kind is None else column, kind)
 
     def _with_decimals(self, table: pa.Table) -> pa.Table:
         for number, name in enumerate(table.column_names):
@@ -289,7 +291,7 @@ class CsvFormat(SkippingBlanks):
                 try:
                     column = decimals_of(table.column(number), kind)
                 except Misfit as error:
-                    raise self._wrong(f"column {name!r}: {error}", name) from None
+                    raise Undecodable(self._wrong(f"column {name!r}: {error}", name)) from None
                 table = table.set_column(number, name, column)
         return table
 
@@ -328,7 +330,11 @@ class CsvFormat(SkippingBlanks):
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(fields)
+                check_utf8=False,  # `emit` has
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=False,
+                include_columns=list(fields),
             ),
         )
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
+from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txstorm.api.output import Collector
+from txstorm.api.output import Collector, Refusals
 from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.misfits import Misfit
 from txstorm.spouts.files.listing import unreadable
@@ -174,9 +175,9 @@ class LineFormat:
         ends = self.boundaries(data, final=True)
         return np.append(ends, len(data)) if self.is_record(data[ends[-1] if len(ends) else 0 :]) else ends
 
-    def _not_utf8(self, records: Records) -> dict[int, Undecodable]:
+    def _not_utf8(self, records: Records) -> dict[int, Fault]:
         """Return number → fault of the records that are not UTF-8; decoding goes on behind each of them."""
-        data, faults = records.data, dict[int, Undecodable]()
+        data, faults = records.data, dict[int, Fault]()
         if data.isascii() or self.errors == "replace" or is_utf8(data):
             return faults
         ends: list[int] = records.ends.tolist()
@@ -187,7 +188,7 @@ class LineFormat:
             why = (
                 f"byte {data[at]:#04x} (byte {at - (ends[number - 1] if number else 0) + 1} of the record) is not UTF-8"
             )
-            faults[number] = Undecodable(why, "convert the file, or read it with errors='replace'", shows=False)
+            faults[number] = Fault(why, "convert the file, or read it with errors='replace'", shows=False)
             return "", ends[number]
 
         _decoding.note = note
@@ -195,41 +196,55 @@ class LineFormat:
         return faults
 
 
+class Fault(NamedTuple):
+    """Why one record is invalid.
+
+    Attributes:
+        why: the fault.
+        cure: the remedy, for the message.
+        column: the column whose declared type a value does not fit, if that is the fault; and that type.
+        kind: see `column`.
+        shows: whether the message shows the beginning of the record.
+    """
+
+    why: str
+    cure: str
+    column: str | None = None
+    kind: pa.DataType | None = None
+    shows: bool = True
+
+    def misfit(self) -> Misfit | None:
+        """Return the value that does not fit the declared type of a column; None if that is not the fault."""
+        return None if self.column is None or self.kind is None else Misfit(self.why).of(self.column, self.kind)
+
+    def message(self, place: _Place) -> str:
+        """Return the message for a record, given its place."""
+        file, line, start, stop, data = place
+        given = f": {shown(data)}" if self.shows else ""
+        named = "" if line is None else f", line {line}"
+        return f"file spout: {file}{named} (bytes {start}-{stop}): {self.why}{given}; {self.cure}"
+
+
 class Undecodable(Exception):
     """One record is invalid.
 
     Args:
-        why: the fault.
-        cure: the remedy, for the message.
-        shows: whether the message shows the beginning of the record.
+        fault: why.
         row: number of the record among those being decoded, if it is known.
-        misfit: the value that does not fit the declared type of a column, if that is the fault.
     """
 
-    def __init__(
-        self, why: str, cure: str, row: int | None = None, misfit: Misfit | None = None, *, shows: bool = True
-    ) -> None:
-        super().__init__(why)
-        self._cure, self._shows = cure, shows
-        self.row, self.misfit = row, misfit
-
-    def error(self, record: Mapping[str, Any], data: bytes) -> SpoutError:
-        """Return the error to report for a record with its description (see `_Located.described`) and its bytes."""
-        line = "" if record["line"] is None else f", line {record['line']}"
-        place = f"{record['file']}{line} (bytes {record['from']}-{record['to']})"
-        given = f": {shown(data)}" if self._shows else ""
-        error = SpoutError(f"file spout: {place}: {self.args[0]}{given}; {self._cure}{LEAVE_OUT}")
-        error.__cause__ = self.misfit
-        return error
+    def __init__(self, fault: Fault, row: int | None = None) -> None:
+        super().__init__(fault.why)
+        self.fault, self.row = fault, row
 
 
 class Parsed(NamedTuple):
     """Decoded records: the valid ones, in order, and number → fault of the others."""
 
     good: Any
-    faults: Mapping[int, Undecodable]
+    faults: Mapping[int, Fault]
 
-    def beside(self, found: Mapping[int, Undecodable], records: Records) -> Parsed:
+    def beside(self, found: Mapping[int, Fault], records: Records) -> Parsed:
         """Return the same of all `records`, of which those with a fault in `found` had been left out."""
         if not found or not self.faults:
             return Parsed(self.good, found or self.faults)
@@ -299,6 +314,22 @@ class Records:
         return Records(b"".join([self.data[one:other] for one, other in spans]), len(left), lambda _: np.cumsum(sizes))
 
 
+class _Place(NamedTuple):
+    """Place of a record in a file, and its bytes without line ends before it; `line` is None beyond `COUNTED`."""
+
+    file: str
+    line: int | None
+    start: int
+    stop: int
+    data: bytes
+
+    def json(self) -> str:
+        """Return the description of the record, for a dead letter, as JSON; bytes that are not UTF-8 are escaped."""
+        text = encode_basestring_ascii(self.data.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace"))
+        line, file = "null" if self.line is None else self.line, encode_basestring_ascii(self.file)
+        return f'{{"file": {file}, "line": {line}, "from": {self.start}, "to": {self.stop}, "text": {text}}}'
+
+
 class _Located:
     """The records of a segment, with their places in the file."""
 
@@ -319,11 +350,8 @@ class _Located:
             return ends[:lines] - 1
         return np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
 
-    def described(self, numbers: Sequence[int]) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the description of each of the records, without line ends around it, for a dead letter, and its bytes.
-
-        `line` is None beyond `COUNTED`; bytes that are not UTF-8 are escaped.
-        """
+    def places(self, numbers: Sequence[int]) -> Iterator[_Place]:
+        """Yield the place of each of the records."""
         first, before, file = self._segment.start, self._lines_before, self._segment.file
         data, ends, chosen = self.records.data, self.records.ends, np.array(numbers)
         stops, given = ends[chosen].tolist(), np.where(chosen > 0, ends[chosen - 1], 0).tolist()
@@ -331,14 +359,18 @@ class _Located:
         starts = [stop - len(piece) for stop, piece in zip(stops, pieces, strict=True)]
         lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
         for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
-            text = piece.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace")
-            yield {"file": file, "line": line, "from": first + start, "to": first + stop, "text": text}, piece
+            yield _Place(file, line, first + start, first + stop, piece)
 
-    def refuse(self, faults: Mapping[int, Undecodable], collector: Collector) -> None:
+    def refuse(self, faults: Mapping[int, Fault], collector: Collector) -> None:
         """Refuse records, given number → fault."""
+        if not faults:
+            return
         numbers = sorted(faults)
-        for number, (record, data) in zip(numbers, self.described(numbers) if numbers else (), strict=True):
-            collector.refuse(faults[number].error(record, data), record)
+        found = [faults[number] for number in numbers]
+        places = list(self.places(numbers))
+        messages = [fault.message(place) for fault, place in zip(found, places, strict=True)]
+        columns = [fault.column for fault in found]
+        Refusals(messages, [place.json() for place in places], columns, lambda row: found[row].misfit()).give(collector)
 
 
 _counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
@@ -365,8 +397,8 @@ def _lines_before(path: str, offset: int) -> int:
 
 def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
     """Return the description of the `row`-th record without a fault."""
-    [(record, _)] = located.described([int(located.records.others(faults)[row])])
-    return record
+    [place] = located.places([int(located.records.others(faults)[row])])
+    return json.loads(place.json())  # type: ignore[no-any-return]
 
 
 def is_utf8(data: bytes) -> bool:
@@ -380,7 +412,7 @@ def is_utf8(data: bytes) -> bool:
 
 def shown(data: bytes) -> str:
     """Return the beginning of a record as text, for messages."""
-    text = data.strip(b"\r\n").decode("utf-8", "replace")
+    text = data.strip(b"\r\n")[: 4 * (SHOWN + 1)].decode("utf-8", "replace")
     return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
@@ -428,12 +460,12 @@ class JsonLinesFormat(SkippingBlanks):
 
     def decode(self, records: Records) -> Parsed:
         """Return the objects as a list."""
-        good, faults = [], dict[int, Undecodable]()
+        good, faults = [], dict[int, Fault]()
         for number, line in enumerate(self._lines(records)):
             try:
                 good.append(_json_object(line))
-            except Undecodable as fault:
-                faults[number] = fault
+            except Undecodable as error:
+                faults[number] = error.fault
         return Parsed(good, faults)
 
     def _send(self, good: Any, collector: Collector) -> None:
@@ -456,7 +488,7 @@ class TypedJsonFormat(SkippingBlanks):
         """Return the fields as columns."""
         found = self.objects.read(self._lines(records))
         cure = "correct the file or the types"
-        faults = {row: Undecodable(str(why), cure, misfit=why) for row, why in found.bad.items()}
+        faults = {row: Fault(str(why), cure, why.column, why.kind) for row, why in found.bad.items()}
         return Parsed(found.good(), faults)
 
 
@@ -469,8 +501,9 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     first = bytes(block.raw(block.start, end)).decode("utf-8", "replace")
     try:
         return tuple(_json_object(first.strip("\r\n")))
-    except Undecodable as fault:
-        raise fault.error({"file": path, "line": None, "from": block.start, "to": end}, first.encode()) from None
+    except Undecodable as error:
+        place = _Place(path, None, block.start, end, first.encode())
+        raise SpoutError(error.fault.message(place) + LEAVE_OUT) from None
 
 
 def _json_object(line: str) -> dict[str, Any]:
@@ -480,7 +513,7 @@ def _json_object(line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         fault = str(error)
     if fault is not None:
-        raise Undecodable(f"not a JSON record: {fault}", "correct the file")
+        raise Undecodable(Fault(f"not a JSON record: {fault}", "correct the file"))
     return record  # type: ignore[no-any-return]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from txstorm.api.output import Collector
-from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.api.output import Collector, Refusals
+from txstorm.errors import SpoutError
 from txstorm.spouts.files.lines import KEPT, SHOWN, is_utf8, read_range
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
@@ -161,13 +162,15 @@ def emit_rows(rows: pa.Table, place: str, numbers: Sequence[int] | Numbers, coll
     """Emit `rows`; those with values that Python cannot represent are refused, with `place` and their numbers."""
     bad = sorted({row for column in rows.columns for row in _bad(column)})
     if bad:
+        messages, records = [], []
         names, values = rows.schema.names, [_described(column) for column in rows.take(bad).columns]
         for row, given in zip(bad, zip(*values, strict=True), strict=True):
             fault = next(f"column {name!r}: {why}" for name, (_, why) in zip(names, given, strict=True) if why)
             text = ", ".join([f"{name}={text}" for name, (text, _) in zip(names, given, strict=True)])
             number, path = int(numbers[row]), place.partition(": ")[2]
-            msg = f"{place}, row {number}: {fault}: {text[:SHOWN]}; correct it{LEAVE_OUT}"
-            collector.refuse(SpoutError(msg), {"file": path, "row": number, "text": text[:KEPT]})
+            messages.append(f"{place}, row {number}: {fault}: {text[:SHOWN]}; correct it")
+            records.append(json.dumps({"file": path, "row": number, "text": text[:KEPT]}))
+        Refusals(messages, records, [None] * len(bad)).give(collector)
         rows = rows.take(np.delete(np.arange(rows.num_rows), bad))
     collector.emit_batch(rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from txstorm.api.output import Collector
+from txstorm.api.output import Collector, Refusals
 from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
-from txstorm.errors import LEAVE_OUT, SpoutError
 from txstorm.misfits import Misfit
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
@@ -108,8 +108,7 @@ class _Piece:
             value = self._decoded("value", bad)
             self._fields = {name: value.field(name) for name in self._source.typed}
         columns = [self._column(name, bad) for name in self._source.fields]
-        for row in sorted(bad):
-            self._refuse(row, bad[row], collector)
+        self._refuse(bad, collector)
         collector.origin(lambda number: self._record([row for row in range(len(messages)) if row not in bad][number]))
         if all(isinstance(column, pa.Array) for column in columns):
             batch = pa.RecordBatch.from_arrays(columns, list(self._source.fields))
@@ -162,13 +161,13 @@ class _Piece:
     def _headers_column(self) -> pa.Array:
         return pa.array([_headers(message) for message in self._messages], HEADERS)
 
-    def _refuse(self, row: int, why: Misfit, collector: Collector) -> None:
-        offset = int(self.offsets[row])
-        error = SpoutError(
-            f"{self._where}: {named(self._partition)}, offset {offset}: {why}; choose another decoder{LEAVE_OUT}"
-        )
-        error.__cause__ = why
-        collector.refuse(error, self._record(row))
+    def _refuse(self, bad: Mapping[int, Misfit], collector: Collector) -> None:
+        rows = sorted(bad)
+        place = f"{self._where}: {named(self._partition)}, offset"
+        messages = [f"{place} {self.offsets[row]}: {bad[row]}; choose another decoder" for row in rows]
+        records = [json.dumps(self._record(row)) for row in rows]
+        columns = [bad[row].column for row in rows]
+        Refusals(messages, records, columns, lambda number: bad[rows[number]]).give(collector)
 
     def _record(self, row: int) -> dict[str, Any]:
         (topic, number), micros = self._partition, _micros(self._messages[row])
