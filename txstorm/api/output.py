@@ -106,7 +106,7 @@ class Collector(Protocol):
 
 @dataclass(frozen=True)
 class Refusals:
-    """Records of a source that a spout cannot emit, in order, as columns: one after the other takes ten times as long.
+    """Records of a source that a spout cannot emit, in order, as columns.
 
     Attributes:
         messages: why each is refused, without `LEAVE_OUT`.

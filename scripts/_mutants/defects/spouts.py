@@ -55,6 +55,13 @@ MUTANTS = (
         "tests/recovery/failures/test_refused_records.py::test_every_kind_of_bad_csv_record[1000]",
     ),
     Mutant(
+        "columns_of_records_that_are_refused_together_are_those_of_any_source",
+        "_SourceCollector.refuse_all",
+        "f'{self._source}/{name}'",
+        "name",
+        "tests/recovery/failures/test_refused_records.py::test_records_that_are_refused_together_become_the_letters_of_each",
+    ),
+    Mutant(
         "rows_with_times_that_python_does_not_have_are_emitted",
         "_bad",
         "rows_out_of_range(column)",

@@ -5,7 +5,9 @@ import io
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,14 @@ from seeded import seeded
 from spouts_recording import Recorder
 
 from txstorm import CompositeSpout, TransactionalTopologyBuilder
+from txstorm.api.output import StreamDeclaration
+from txstorm.engine.task.collector import OutputCollector
+from txstorm.engine.task.dead_letters import Letters
+from txstorm.engine.task.error_rows import error_row
 from txstorm.errors import EmitError, SpoutError
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout
+from txstorm.spouts.composite import _SourceCollector
 from txstorm.spouts.files import lines
 from txstorm.spouts.files.csv_records import CsvFormat
 from txstorm.spouts.files.lines import JsonLinesFormat, TextFormat, TypedJsonFormat
@@ -201,6 +208,24 @@ def test_without_the_policy_the_first_bad_record_ends_the_run(tmp_path):
     refusal = r"source, stream 'default', tuple \(<a thing>,\): field 'n': a value of type Thing cannot"
     with pytest.raises(EmitError, match=refusal):
         kept(MemoryTransactionalSpout([[1, Thing()]], ["n"]), tmp_path / "more", {"n": int}, on_error="fail_topology")
+
+
+def test_records_that_are_refused_together_become_the_letters_of_each(tmp_path):
+    (tmp_path / "a.csv").write_bytes(CSV)
+    chosen = CsvFormat(("a", "b"), "strict", ("a", "b"), {"a": pa.int64()})
+    [segment] = segments([chosen.block(str(tmp_path / "a.csv"), 0).take(4, 99, float("inf"), at_least=1)], 1)
+    task: Any = SimpleNamespace(failure=partial(error_row, "source", 1, 0))
+    found = []
+    for together in (True, False):
+        collector, letters = OutputCollector("source", {"default": StreamDeclaration(("a", "b"))}), Letters()
+        collector.divert, divert_all = letters.refuse(task)
+        collector.divert_all = divert_all if together else collector.divert_all
+        chosen.emit(segment, _SourceCollector(collector, "left", {"default": "default"}, 0))
+        found.append(letters.take().to_pylist())
+    assert found[0] == found[1]
+    assert [(json.loads(one["record"])["source"], one["column"]) for one in found[0]] == [
+        ("left", "left/a" if number == 2 else None) for number in range(6)
+    ]
 
 
 class Pieces(Recorder):

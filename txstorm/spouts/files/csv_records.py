@@ -330,7 +330,11 @@ class CsvFormat(SkippingBlanks):
             pa_csv.ReadOptions(use_threads=False, block_size=size + 1, column_names=list(self.columns)),
             pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip),
             pa_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=False, include_columns=list(fields)
+                check_utf8=False,  # `emit` has
+                column_types=types,
+                null_values=[""],
+                strings_can_be_null=False,
+                include_columns=list(fields),
             ),
         )
 
