@@ -49,9 +49,11 @@ def tuples(handle, operator):
 
 def test_url_reach_with_every_routing_and_number_of_replicas(make_engine, tmp_path):
     engine = make_engine()
-    names = [f"R{replicas}{routing[0]}" for replicas, routing in product((1, 2, 3), ROUTINGS)]
-    networks = map(reach, names, *zip(*product((1, 2, 3), ROUTINGS), strict=True))
-    text = f"Semantics at-{'most' if isinstance(engine, LocalEngine) else 'least'}-once\nLoggingLevel full\n{''.join(networks)}"
+    local = isinstance(engine, LocalEngine)
+    cases = [*product((1, 2, 3) if local else (2,), ROUTINGS)]  # each operator costs a job of Spark a stage
+    names = [f"R{replicas}{routing[0]}" for replicas, routing in cases]
+    networks = map(reach, names, *zip(*cases, strict=True))
+    text = f"Semantics at-{'most' if local else 'least'}-once\nLoggingLevel full\n{''.join(networks)}"
     handle = ended(build_topology(parse(text, directory=JOB), max_batch_rows=200), tmp_path, engine)
     for name in names:
         assert [len(tuples(handle, f"{name}{n}")) for n in (1, 2, 3, 4)] == [5, 13, 7, 7], name

@@ -223,7 +223,7 @@ def ends_with_a_loss(hail: Hail, topology: Any, data_dir: Path, **options: Any) 
 
 def test_a_worker_that_gives_no_answer_in_time_is_lost(hail: Hail, tmp_path: Path) -> None:
     hang = Once(tmp_path / "mark", partial(time.sleep, SECONDS))
-    topology = hail.topology(passes=hang, batch_timeout=0.5, snapshot_every=3600)
+    topology = hail.topology(passes=hang, batch_timeout=3, snapshot_every=3600)
     assert ends_with_a_loss(hail, topology, tmp_path / "data", engine="local")["passes-1"]["pid"] == os.getpid()
 
 

@@ -28,11 +28,11 @@ from txstorm.storage.tables.table_log import TransactionalTable
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("TXSTORM_SIMULATION_SEED", "0"))
-SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "700"))
+SCHEDULES = int(os.environ.get("TXSTORM_SIMULATION_SCHEDULES", "500"))
 DIGEST = """
 import hashlib
 from txstorm.simulation import drawn, trace
-lines = [line for index in range(60) for line in trace(drawn(7, index))]
+lines = [line for index in range(20) for line in trace(drawn(7, index))]
 print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 """
 
@@ -111,7 +111,7 @@ def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
 
 
 def test_the_trace_of_a_schedule_does_not_depend_on_the_hash_seed():
-    lines = [line for index in range(60) for line in trace(drawn(7, index))]
+    lines = [line for index in range(20) for line in trace(drawn(7, index))]
     expected = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
     command = [sys.executable, "-c", DIGEST]
@@ -163,7 +163,7 @@ def test_the_command_prints_one_json_line_of_integers(capsys):
 
 
 def test_the_command_reports_violations_and_exits_with_1(capsys, no_epoch_check):
-    assert execute(["simulate", "--schedules", "200", "--seed", str(SEED)]) == 1
+    assert execute(["simulate", "--schedules", "100", "--seed", str(SEED)]) == 1
     printed = capsys.readouterr()
     assert "invariant 5" in printed.err
     assert "violations: 0" not in printed.out

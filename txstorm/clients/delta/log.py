@@ -228,8 +228,13 @@ def checked_paths(entry: Path) -> Iterator[str]:
 
 def own_entry(entry: Path) -> tuple[Mapping[str, Any], Actions]:
     """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`."""
+    return checked_entry(read_whole(entry))
+
+
+def checked_entry(data: bytes) -> tuple[Mapping[str, Any], Actions]:
+    """Return the results of `own_entry` for the content of an entry; raise `ValueError` if it was altered."""
     try:
-        actions = entry_actions(entry)
+        actions = _actions_in(data)
         if not actions:
             return {}, actions
         own = info_of(actions["commitInfo"][0])
@@ -258,8 +263,12 @@ def paths_of(entry: Path) -> Iterator[str]:
 
 def entry_actions(entry: Path) -> dict[str, list[Any]]:
     """Return the actions of a log entry, or of a checkpoint as JSON, by kind; raise `OSError` or `ValueError`."""
+    return _actions_in(read_whole(entry))
+
+
+def _actions_in(data: bytes) -> dict[str, list[Any]]:
     actions: dict[str, list[Any]] = defaultdict(list)
-    for line in read_whole(entry).splitlines():
+    for line in data.splitlines():
         for kind, content in json.loads(line).items():
             actions[kind].append(content)
     return actions

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.clients.delta import handle
+from txstorm.clients.delta import handle, log
 from txstorm.clients.delta.log import LOG, entry_name
 
 _DELTA_RS = vars(handle)
@@ -35,12 +35,13 @@ _ACTIONS = pa.schema(
 
 @contextmanager
 def logs_in_python() -> Iterator[None]:
-    """Within it, tables are read with `LogTable`."""
-    _DELTA_RS["DeltaTable"] = LogTable
+    """Within it, tables are read with `LogTable`, and the content of each entry is checked once."""
+    _DELTA_RS["DeltaTable"], check = LogTable, log.checked_entry
+    log.checked_entry = lru_cache(4096)(check)
     try:
         yield
     finally:
-        _DELTA_RS["DeltaTable"] = DeltaTable
+        _DELTA_RS["DeltaTable"], log.checked_entry = DeltaTable, check
 
 
 class LogTable:
