@@ -85,7 +85,8 @@ def _masked(name: str, value: object) -> object:
     if isinstance(value, dict):
         return {_masked("", key): _masked(str(key), one) for key, one in value.items()}
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):  # a name, a value?
-        return type(value)((_masked("", value[0]), _masked(value[0], value[1])))
+        pair = [_masked("", value[0]), _masked(value[0], value[1])]
+        return pair if isinstance(value, list) else tuple(pair)
     if isinstance(value, list | tuple | set):
         return type(value)(_masked("", one) for one in value)
     return value

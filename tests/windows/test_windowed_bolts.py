@@ -10,7 +10,7 @@ from window_bolts import Emitting
 from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, contents, driver, ids, shown, topology
 
 from txstorm import Count, Duration, KeyedState, TopPerWindow, WindowAggregate, WindowedBolt
-from txstorm.errors import StateError
+from txstorm.errors import InputError, StateError
 from txstorm.joins import IntervalJoin, JoinBolt, Side
 from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout
@@ -172,6 +172,15 @@ def test_aware_datetimes_and_extractors_give_timestamps():
     ):
         with driver(topology(bolt.with_tumbling_window(timedelta(seconds=10)))) as running:
             assert contents(committed(running, [("a", at(4)), ("b", at(10.5))])) == [["a"]]
+
+
+def test_an_aggregate_has_no_buffered_tuples_to_show():
+    bolt = WindowAggregate("id", n="count").with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_tumbling_window(Duration.seconds(10)), group="id")) as running:
+        committed(running, [("a", 4)])
+        for end in (None, at(10)):
+            with pytest.raises(InputError, match=r"w: an aggregate keeps no tuples.* txstorm windows"):
+                running.buffered("w", end)
 
 
 def far(kind, year, **clock):

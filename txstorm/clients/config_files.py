@@ -31,7 +31,8 @@ _DURATION = re.compile(rf"(-?\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})")
 _LONGEST = 9999 * 366 * _UNITS["d"]
 _DEEPEST = 20
 """Levels of sections and lists in a file; a setting of librdkafka with unquoted dots has a handful."""
-_SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+_LAST_PORT = 65535
 _URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
@@ -103,7 +104,8 @@ def _start(value: object) -> object:
 
 
 def _servers(value: str) -> str:
-    wrong = [one for one in value.split(",") if not _SERVER.fullmatch(one.strip())]
+    found = {one: _SERVER.fullmatch(one.strip()) for one in value.split(",")}
+    wrong = [one for one, server in found.items() if server is None or not 0 < int(server[3]) <= _LAST_PORT]
     if wrong:
         msg = f"expected HOST:PORT, or several separated by commas, got {masked_url(wrong[0].strip())!r:.100}"
         raise ValueError(msg)
@@ -212,7 +214,7 @@ class ConfigFile:
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
             values: Any = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:  # also of an int of more digits than Python reads
             reason = error.strerror if isinstance(error, OSError) else f"not TOML: {error}"
             raise InputError(f"{path}: {reason}; {example} shows a configuration") from None
         except RecursionError:

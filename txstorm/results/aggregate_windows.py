@@ -39,12 +39,12 @@ class AggregateWindows(ComponentWindows):
             start, end = instant(row[WINDOW_START]), instant(row[WINDOW_END])
             yield OpenWindow([row[name] for name in names], None, start, end, row[TUPLES])
 
-    def tuples(self, end: datetime, key: Sequence[str] | None = None) -> pa.Table:
+    def _parts(self, end: datetime | None, key: Sequence[str] | None) -> Iterator[tuple[str, pa.Table]]:
         """Raise `InputError`: an aggregate keeps no tuples."""
+        window = "" if end is None else f" of the window that ends at {end.isoformat()}"
         msg = (
-            f"{self.component}: an aggregate keeps no tuples, only numbers per key and part of a window, so those of "
-            f"the window that ends at {end.isoformat()} cannot be listed; its open windows: txstorm windows "
-            f"{self._data_dir} {self.component}"
+            f"{self.component}: an aggregate keeps no tuples, only numbers per key and part of a window, so those"
+            f"{window} cannot be listed; its open windows: txstorm windows {self._data_dir} {self.component}"
         )
         raise InputError(msg)
 

@@ -23,8 +23,7 @@ from txstorm.lanes import Inline
 from txstorm.ledger.open import local_directory
 from txstorm.monitor.progress import Monitor
 from txstorm.results.views import SinkView, StateView, read_clock, read_directory_history
-from txstorm.results.windowed_components import check_component
-from txstorm.results.windows import ComponentWindows
+from txstorm.results.windowed_components import check_component, component_windows
 from txstorm.runtime.opening import RunOptions, open_session
 from txstorm.runtime.session import Session
 from txstorm.testing.clock import ManualClock
@@ -385,7 +384,7 @@ class TopologyTestDriver:
         """
         watermark(self.topology, self.data_dir, component, 0)
         check_component(self.data_dir, component)
-        return ComponentWindows(self.data_dir, component).buffered_tuples(end, key)
+        return component_windows(self.data_dir, component).buffered_tuples(end, key)
 
     @property
     def emissions(self) -> list[Emission]:

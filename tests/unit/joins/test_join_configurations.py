@@ -117,6 +117,7 @@ ONE = [
         "servers: expected HOST:PORT, or several separated by commas, got 'kafka'",
     ),
     ({"changes": {"127.0.0.1:9092": "k:1,u:secret@k"}}, "servers: expected HOST:PORT"),
+    ({"changes": {"127.0.0.1:9092": "k:1,k:70000"}}, "servers: expected HOST:PORT"),
     ({"top": "parallelism = 40000"}, "parallelism: expected at most 32768, got 40000"),
     ({"right": 'unit = "s"'}, "right.unit: field 'at' is a datetime, which needs no unit"),
     ({"changes": {'ad = "str"': 'ad = "str", AD = "int"'}}, "left: fields 'ad' and 'AD' differ only in case"),
@@ -166,6 +167,7 @@ ONE = [
     ({"more": '[kafka]\n"group.id" = "g"'}, "kafka.group.id: the client setting 'group.id' is txstorm's own"),
     ({"more": '[kafka]\n"bootstrap.servers" = "h:1"'}, "kafka.bootstrap.servers: give the brokers as servers"),
     ({"more": '[kafka]\n"sasl.pasword" = "x"'}, "kafka.sasl.pasword: the client settings"),
+    ({"more": '[kafka]\n"default.topic.config" = "x"'}, "kafka.default.topic.config: the client settings"),
     ({"more": "[settings]\non_eror = 1"}, "settings: unknown setting 'on_eror' (did you mean 'on_error'?)"),
     ({"more": '[kafka]\n"sasl.password" = "$NO_SUCH"'}, "kafka.sasl.password: the environment variable NO_SUCH is not"),
 ]
@@ -250,11 +252,12 @@ def test_bounds_that_a_store_cannot_have_and_keys_that_can_never_match(tmp_path:
     [
         (None, "No such file"),
         ("a = ", "not TOML: Invalid value"),
+        ("a = " + "9" * 5_000, "not TOML: Exceeds the limit"),
         ("a = " + "[" * 50_000, "sections or lists are nested more than 20 deep"),
         ("[settings]\na = " + "[" * 30 + "]" * 30, "sections or lists are nested more than 20 deep"),
         ("[kafka]\na" + ".a" * 2_000 + " = 1", "sections or lists are nested more than 20 deep"),
     ],
-    ids=["none", "wrong", "lists", "few lists", "tables"],
+    ids=["none", "wrong", "digits", "lists", "few lists", "tables"],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: str | None, reason: str):
     path = tmp_path / "clicks.toml"

@@ -176,7 +176,7 @@ def _refusal(settings: Mapping[str, Any]) -> str:
 def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Troubles) -> Any:
     try:
         return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
-    except (ck.KafkaException, TypeError, ValueError) as error:
+    except (ck.KafkaException, AttributeError, TypeError, ValueError) as error:
         cause = " ".join((error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)).split())
         msg = f"kafka: the client settings {sorted(settings)}{_REASON}{cause}"
         raise SettingError(msg) from None
