@@ -140,3 +140,23 @@ def test_a_killed_replica_is_replaced_by_its_sibling_and_made_anew(masters: Mast
     until(lambda: read_status(masters.data)["dadstorm"]["replicas"][0]["state"] == "working")
     assert states[1:] == ["working", "frozen"]
     masters.pids |= {one["pid"] for one in read_status(masters.data)["dadstorm"]["replicas"]}
+
+
+def test_sigterm_ends_a_drill_with_its_master_and_replicas(masters: Masters) -> None:
+    (masters.place / "net.cfg").write_text(NETWORK.replace("Start OP1", "Interval OP1 300\nStart OP1"))
+    (place := masters.place / "temporary").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
+    drill = loaded().start("-m", "txstorm", "dadstorm", "drill", str(masters.place / "net.cfg"), env=environment)
+    masters.programs.append(drill)
+
+    def found() -> list[int] | None:
+        assert drill.poll() is None, drill.complained
+        status = read_status(*place.glob("txstorm-drill-*/drilled/txstorm-drill"))
+        pids = [one["pid"] for one in status["dadstorm"]["replicas"] if one["pid"]]
+        return [status["pid"], *pids] if len(pids) == 3 else None
+
+    masters.pids.update(until(found))
+    drill.terminate()
+    assert drill.wait(60) == 130
+    until(lambda: not any(map(lives, masters.pids)))
+    assert not list(place.iterdir())
