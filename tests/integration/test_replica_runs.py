@@ -99,6 +99,7 @@ def test_reach_of_a_url(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     done = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [one["emitted"] for one in done["operators"].values()] == [5, 13, 7, 7]
     assert (done["semantics"], done["lost"], done["repeated"], done["held"]) == ("exactly-once", 0, 0, {})
+    assert done["tuples"] == 12
     assert execute(["dadstorm", "output", f"{tmp_path}", "OP4", "--json"]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert [one["fields"] for one in shown["tuples"]] == [[str(n)] for n in range(1, 8)]
