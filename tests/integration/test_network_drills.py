@@ -11,6 +11,7 @@ from txstorm.cli.main import execute
 from txstorm.dadstorm.configuration import parse
 from txstorm.dadstorm.master.drill import KINDS, differences, fault_script, kept, key_field
 
+SEMANTICS = ("at-most-once", "at-least-once", "exactly-once")
 NETWORK = """
 Semantics exactly-once
 A input_ops numbers.data rep_fact 2 routing primary address tcp://localhost:1/a, tcp://localhost:2/a operator_spec DUP
@@ -50,8 +51,7 @@ def test_the_same_seed_gives_the_same_script() -> None:
 def test_tuples_are_compared_as_multisets(found: str, missing: int, extra: int, keep: str) -> None:
     tuples = [{"X": Counter((one,) for one in text)} for text in ("baa", found)]
     assert differences(*tuples) == (missing, extra)
-    semantics = ("at-most-once", "at-least-once", "exactly-once")
-    assert [one for one in semantics if kept(one, missing, extra)] == keep.split()
+    assert [one for one in SEMANTICS if kept(one, missing, extra)] == keep.split()
     assert differences(tuples[0], {}) == (3, 0)
 
 
@@ -59,13 +59,25 @@ def test_of_what_depends_on_the_order_only_the_key_is_compared() -> None:
     assert {id: key_field(parse(NETWORK), id) for id in "ABCD"} == {"A": None, "B": 2, "C": 2, "D": None}
 
 
+def network(place: Path, semantics: str = "exactly-once") -> list[str]:
+    """Write a network whose data is in the directory above it; return the command that drills it."""
+    (place / "net").mkdir()
+    text = NETWORK.replace("exactly-once", semantics).replace("numbers.data", "../numbers.data")
+    (place / "net" / "net.cfg").write_text(text)
+    (place / "numbers.data").write_text("\n".join(f"{number}, {number % 150}" for number in range(200)))
+    return ["dadstorm", "drill", str(place / "net" / "net.cfg"), "--seed", "1", "--json"]
+
+
 @pytest.mark.integration
-def test_a_network_keeps_exactly_once_under_faults(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "net.cfg").write_text(NETWORK)
-    (tmp_path / "numbers.data").write_text("\n".join(f"{number}, {number % 150}" for number in range(200)))
-    drill = ["dadstorm", "drill", str(tmp_path / "net.cfg"), "--seed", "1", "--json"]
-    assert execute([*drill, "--faults", "2"]) == 0
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_a_network_keeps_its_semantics_under_faults(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], semantics: str
+) -> None:
+    faults = 2 if semantics == "exactly-once" else 1
+    assert execute([*network(tmp_path, semantics), "--faults", f"{faults}"]) == 0
     done = json.loads(capfd.readouterr().out)
-    assert sum(done.pop("faults").values()) == 2
-    assert done == {"seed": 1, "semantics": "exactly-once", "missing": 0, "extra": 0, "kept": True}
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["net.cfg", "numbers.data"]
+    assert sum(done.pop("faults").values()) == faults
+    missing, extra = done.pop("missing"), done.pop("extra")
+    assert done == {"seed": 1, "semantics": semantics, "kept": True}
+    assert kept(semantics, missing, extra)
+    assert [one.name for one in (tmp_path / "net").iterdir()] == ["net.cfg"]

@@ -254,6 +254,7 @@ def test_user_code_that_raises_prints_hangs_or_ends_the_process(tmp_path, capfd)
         for text, expected in zip(texts, ("ZeroDivisionError", "SystemExit", "EmitError"), strict=False):
             failed = one.next(Failed, "A", 0, 1, f"x:{text}")
             assert expected in failed.text and "odd.py:" in failed.text and text in failed.text
+            assert failed.text.startswith("operator A, replica 0, tuple ")
         assert one.next(Answered).results == [("x:good", [("good",), ("2",)])]
         one.fleet.deliver("A", 0, 2, [("x:1", ("hangs",))])
         one.fleet.deliver("A", 0, 3, tuples(3))

@@ -99,6 +99,7 @@ def test_reach_of_a_url(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> No
     done = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [one["emitted"] for one in done["operators"].values()] == [5, 13, 7, 7]
     assert (done["semantics"], done["lost"], done["repeated"], done["held"]) == ("exactly-once", 0, 0, {})
+    assert done["tuples"] == 12
     assert execute(["dadstorm", "output", f"{tmp_path}", "OP4", "--json"]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert [one["fields"] for one in shown["tuples"]] == [[str(n)] for n in range(1, 8)]
@@ -140,3 +141,23 @@ def test_a_killed_replica_is_replaced_by_its_sibling_and_made_anew(masters: Mast
     until(lambda: read_status(masters.data)["dadstorm"]["replicas"][0]["state"] == "working")
     assert states[1:] == ["working", "frozen"]
     masters.pids |= {one["pid"] for one in read_status(masters.data)["dadstorm"]["replicas"]}
+
+
+def test_sigterm_ends_a_drill_with_its_master_and_replicas(masters: Masters) -> None:
+    (masters.place / "net.cfg").write_text(NETWORK.replace("Start OP1", "Interval OP1 300\nStart OP1"))
+    (place := masters.place / "temporary").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
+    drill = loaded().start("-m", "txstorm", "dadstorm", "drill", str(masters.place / "net.cfg"), env=environment)
+    masters.programs.append(drill)
+
+    def found() -> list[int] | None:
+        assert drill.poll() is None, drill.complained
+        status = read_status(*place.glob("txstorm-drill-*/drilled/txstorm-drill"))
+        pids = [one["pid"] for one in status["dadstorm"]["replicas"] if one["pid"]]
+        return [status["pid"], *pids] if len(pids) == 3 else None
+
+    masters.pids.update(until(found))
+    drill.terminate()
+    assert drill.wait(60) == 130
+    until(lambda: not any(map(lives, masters.pids)))
+    assert not list(place.iterdir())

@@ -263,13 +263,13 @@ def parse_command(line: str, configuration: Configuration) -> Command:
     return reader.commands[0]
 
 
-def check_files(configuration: Configuration, allow: Sequence[str] = ()) -> None:
-    """Check data files, followers and code of `configuration`; raise `ConfigurationError` with all faults."""
+def check_files(configuration: Configuration, allow: Sequence[str] = (), *, lines: bool = True) -> None:
+    """Check data files, with their `lines`, followers and code; raise `ConfigurationError` with all faults."""
     from txstorm.dadstorm.operators import load_code
 
     faults: list[dict[str, Any]] = []
     for operator in configuration.operators:
-        found = [_file_fault(configuration.path(one.text)) for one in operator.sources if one.kind == "file"]
+        found = [_file_fault(configuration.path(one.text), lines) for one in operator.sources if one.kind == "file"]
         try:
             load_code(operator, configuration, allow)
         except InputError as error:
@@ -282,12 +282,12 @@ def check_files(configuration: Configuration, allow: Sequence[str] = ()) -> None
         raise ConfigurationError(configuration.name, faults)
 
 
-def _file_fault(path: Path) -> str | None:
+def _file_fault(path: Path, lines: bool) -> str | None:
     """Return why a data file cannot be read: it is missing, a directory, or has a line that is not UTF-8."""
     number = 1
     try:
         with path.open("rb") as file:
-            for line in file:
+            for line in file if lines else ():
                 line.decode()
                 number += 1
     except OSError as error:

@@ -175,13 +175,14 @@ def output_path(operator: Operator, configuration: Configuration) -> str:
     return os.path.abspath(configuration.directory / f"{operator.id}.out")
 
 
-def failure(operator: Operator, fields: Fields, error: BaseException) -> str:
-    """Return the description of an error of an operator's code: operator, tuple, error and line of code."""
+def failure(operator: Operator, fields: Fields, error: BaseException, replica: int | None = None) -> str:
+    """Return the description of an error of an operator's code: operator, replica, tuple, error and line of code."""
     from txstorm.user_code import line_of
 
     line = line_of(error.__traceback__)
     at = f", at {line}" if line else ""
-    return f"operator {operator.id}, tuple {', '.join(fields)!r:.200}: {type(error).__name__}: {error}{at}"
+    name = operator.id if replica is None else f"{operator.id}, replica {replica}"
+    return f"operator {name}, tuple {', '.join(fields)!r:.200}: {type(error).__name__}: {error}{at}"
 
 
 def _stem(name: str) -> str:

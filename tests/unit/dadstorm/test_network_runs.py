@@ -20,6 +20,7 @@ from txstorm.operations.lifecycle import ask
 from txstorm.replay.single import replay_txid
 from txstorm.results.read import read_sink, read_state
 from txstorm.results.views import DeadLettersView
+from txstorm.state.collections import TaskCollection
 
 NUMBERS = [str(n) for n in range(1, 13)]
 
@@ -172,6 +173,20 @@ def test_held_tuples_survive_the_run_for_each_reason(
     assert case.through(f"{script};{brings_back}")["held"] == {}
     assert case.output() == NUMBERS
     assert not read_state(case.data, "held").num_rows
+
+
+def test_held_tuples_that_went_on_are_not_looked_at_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    case.through(f"{START};Freeze OP2 0")
+    scan, begun = TaskCollection.scan, list[int]()
+
+    def noted(self: Any, key: Any, start: int, **limits: Any) -> Any:
+        begun.append(start)
+        return scan(self, key, start, **limits)
+
+    monkeypatch.setattr(TaskCollection, "scan", noted)
+    case.through(f"{START};Freeze OP2 0;Unfreeze OP2 0", max_batch_rows=4)
+    assert len(begun) == 3 and begun == sorted(set(begun))
+    assert case.output() == NUMBERS
 
 
 def test_an_interval_limits_what_a_transaction_reads(case: Case) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import ended
 
+from txstorm.cli.main import execute
 from txstorm.dadstorm.configuration import parse
 from txstorm.dadstorm.routing import tasks
 from txstorm.dadstorm.topology import build_topology, key_of, topology_id
@@ -263,6 +264,10 @@ def test_an_error_names_operator_tuple_and_line_and_may_be_left_out(tmp_path, me
         with pytest.warns(match="1 record was left out"):
             handle = ended(topology, tmp_path / "data", settings={"on_error": "dead_letter"})
         assert tuples(handle, "OP1") == [("a",)]
+    if b"\xff" in line:
+        (tmp_path / "net.cfg").write_text(text_of(network), encoding="utf-8")
+        command = ["dadstorm", "run", f"{tmp_path}/net.cfg", "--engine", "local", "--data-dir", f"{tmp_path}/more"]
+        assert (execute(command), execute([*command, "--set", "on_error=dead_letter"])) == (2, 0)
 
 
 def test_what_a_topology_refuses(tmp_path):

@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BatchBolt, Committer
@@ -32,8 +33,12 @@ HELD = CollectionState(
 )
 """Tuples that cannot go on yet, by age; replica -1: not routed yet."""
 NUMBERS = ("received", "processed", "emitted", "held", "lost", "repeated", "resent")
-TRAFFIC = KeyedState("traffic", {"operator": str, "replica": int}, dict.fromkeys(NUMBERS, int))
-"""Numbers of tuples of each replica since the directory is there; what concerns no replica has `TOTAL` as its key."""
+OLDEST = "oldest"
+TRAFFIC = KeyedState("traffic", {"operator": str, "replica": int}, dict.fromkeys((*NUMBERS, OLDEST), int))
+"""Numbers of tuples of each replica since the directory is there; what concerns no replica has `TOTAL` as its key.
+
+Nothing that it holds is older than `OLDEST`: so what went on long ago is not looked at again.
+"""
 TOTAL: Replica = ("", -1)
 LOST = SinkTable("lost", {"operator": str, "replica": int, "id": str, "fields": TUPLES})
 """Tuples given up under at-most-once."""
@@ -116,20 +121,19 @@ class Carrier(BatchBolt, Committer):
         if source is not None and source[1] == PLAN:
             self._planned = Conditions.from_json(json.loads(batch.column(0)[0].as_py()))
             return
-        operators, replicas, ids = (one.to_pylist() for one in batch.columns[:3])
-        fields, at = fields_of(split_lines(batch.column(3))), 0
-        for (operator, replica), some in groupby(zip(operators, replicas, strict=True)):
-            of = slice(at, at := at + len(list(some)))
-            self._lines.append(Lines(operator, replica, Items(ids[of], fields[of])))
+        receivers, ids, fields = batch.columns[:2], batch.column(2).to_pylist(), fields_of(split_lines(batch.column(3)))
+        ends = {end for one in receivers for end in pc.run_end_encode(one).run_ends.to_pylist()}
+        for start, stop in pairwise([0, *sorted(ends)]):
+            operator, replica = (one[start].as_py() for one in receivers)
+            self._lines.append(Lines(operator, replica, Items(ids[start:stop], fields[start:stop])))
 
     def finish_batch(self) -> None:
         """Carry the tuples through the network, and write what came of it."""
         context = self._context
         traffic = {key: dict(row) for key, row in context.state(TRAFFIC.name).get_many(self._replicas()).items()}
         counts = {key: row["held"] for key, row in traffic.items() if row["held"]}
-        trip = Trip(
-            self._attempt.txid, self._planned, self._lines, self._released(counts), self._settle, self._left_out
-        )
+        released = self._released(counts, traffic)
+        trip = Trip(self._attempt.txid, self._planned, self._lines, released, self._settle, self._left_out)
         carry = self.run.carry if self.run is not None and self.run.is_open else partial(carry_here, self)
         outcome = carry(trip)
         done = self._write(outcome, traffic, trip.held)
@@ -142,13 +146,14 @@ class Carrier(BatchBolt, Committer):
         operators = self.configuration.operators
         return [TOTAL, *((one.id, replica) for one in operators for replica in range(-1, one.replicas))]
 
-    def _released(self, counts: Mapping[Replica, int]) -> list[Held]:
+    def _released(self, counts: Mapping[Replica, int], traffic: Traffic) -> list[Held]:
         """Return the held tuples that go on, the oldest of each replica."""
         found = []
         held = self._context.collection(HELD.name) if counts else None
         for (operator, replica), number in going(self.configuration, self._planned, counts).items():
             assert held is not None
-            for at, id, fields, reason in held.scan((operator, replica), limit=min(number, self.rows)):
+            key, most = (operator, replica), min(number, self.rows)
+            for at, id, fields, reason in held.scan(key, traffic[key][OLDEST], limit=most):
                 found.append(Held(operator, replica, at, Item(id, tuple(fields)), reason))
         return found
 
@@ -173,7 +178,7 @@ class Carrier(BatchBolt, Committer):
 
     def _write(self, outcome: Outcome, traffic: Traffic, given: Sequence[Held]) -> Carried:
         context, before = self._context, {key: dict(row) for key, row in traffic.items()}
-        zeros = dict.fromkeys(NUMBERS, 0)
+        zeros = dict.fromkeys((*NUMBERS, OLDEST), 0)
         numbers: defaultdict[Replica, dict[str, int]] = defaultdict(zeros.copy, traffic)
         for key, one in outcome.counts.items():
             for name in ("received", "processed", "emitted"):
@@ -182,6 +187,12 @@ class Carrier(BatchBolt, Committer):
         moved.subtract((one.operator, one.replica) for one in outcome.released)
         for key, number in moved.items():
             numbers[key]["held"] += number
+        for gone in outcome.released:
+            row = numbers[gone.operator, gone.replica]
+            row[OLDEST] = max(row[OLDEST], gone.at + 1)
+        for held in outcome.held:
+            row = numbers[held.operator, held.replica]
+            row[OLDEST] = min(row[OLDEST], held.at)
         for lost in outcome.lost:
             numbers[lost.operator, lost.replica]["lost"] += 1
         numbers[TOTAL]["repeated"] += len(outcome.repeated)
@@ -209,7 +220,7 @@ class Carrier(BatchBolt, Committer):
         held = self._context.collection(HELD.name)
         for key, places in _places(outcome.released).items():
             if places == _places(given)[key][: len(places)]:
-                held.remove(key, None, places[-1])
+                held.remove(key, places[0], places[-1])
             else:
                 for at in places:
                     held.remove(key, at, at)

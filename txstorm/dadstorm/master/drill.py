@@ -36,6 +36,7 @@ _HIT, _QUIET, _PATIENCE = 1.0, 3, 120.0
 network in which nothing moves when it is done; seconds for a master to start, or end."""
 _DISTURBING = re.compile(r"^(?=\s*(crash|freeze|unfreeze)\s+\S+\s+\d+\s*$)", re.IGNORECASE | re.MULTILINE)
 _SLOW = re.compile(r"^(?=\s*(interval\s+\S+|wait)\s+\d+\s*$)", re.IGNORECASE | re.MULTILINE)
+_ELSEWHERE = "txstorm-drill-data"
 Emitted = Mapping[str, Counter[tuple[str, ...]]]
 """Operator that none reads → the tuples that it emitted."""
 
@@ -128,17 +129,27 @@ class _Master:
         self._complaints = place / "txstorm-drill.err"
         self.program: subprocess.Popen[bytes] | None = None
         place.mkdir()
-        own = {self._file.name, *(f"{one.id}.out" for one in configuration.operators)}
+        (place / _ELSEWHERE).mkdir()
+        own = {self._file.name, _ELSEWHERE, *(f"{one.id}.out" for one in configuration.operators)}
         for entry in configuration.directory.absolute().iterdir():
             if entry.name not in own:
                 (place / entry.name).symlink_to(entry)
+        sources = {source.text for one in configuration.operators for source in one.sources if source.kind == "file"}
+        self._links: dict[str, str] = {}
+        """Data file above the configuration → its link."""
+        for number, source in enumerate(sorted(one for one in sources if ".." in Path(one).parts)):
+            self._links[source] = f"{_ELSEWHERE}/{number}"
+            (place / self._links[source]).symlink_to((configuration.directory / source).absolute())
 
     def start(self, text: str, *options: str) -> subprocess.Popen[bytes]:
         """Start a run of `text`, in the same data directory."""
+        for source, link in self._links.items():
+            text = re.sub(rf"(?<![^\s,]){re.escape(source)}(?![^\s,])", link, text)
         self._file.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "txstorm", "dadstorm", "run", str(self._file), "--data-dir", str(self.data)]
         command += ["--local", "--standby", *self._options, *options]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+        environment["TMPDIR"] = str(self._file.parent)  # for what a killed master leaves
         null = subprocess.DEVNULL
         with self._complaints.open("wb") as told:
             self.program = subprocess.Popen(command, stdin=null, stdout=null, stderr=told, env=environment)

@@ -6,10 +6,13 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
+from itertools import chain, islice
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
+from txstorm.dadstorm.values import Fields
 from txstorm.lanes import THREADS, Lanes
 
 HANDSHAKE = 5
@@ -23,6 +26,22 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return getattr(error, "strerror", None) or str(error) or "it has ended the connection"
+
+
+def packed(tuples: Sequence[Fields]) -> tuple[int | list[int], str | list[str]]:
+    """Return tuples as JSON that is made and read faster than lists of lists: their sizes, and all fields."""
+    sizes, fields = list(map(len, tuples)), list(chain.from_iterable(tuples))
+    text = "\n".join(fields)
+    size = sizes[0] if sizes and sizes[0] and sizes.count(sizes[0]) == len(sizes) else sizes
+    return size, text if fields and text.count("\n") == len(fields) - 1 else fields
+
+
+def unpacked(sizes: int | list[int], fields: str | list[str]) -> list[Fields]:
+    """Return the tuples that `packed` was given."""
+    found = iter(fields.split("\n") if isinstance(fields, str) else fields)
+    if isinstance(sizes, int):
+        return list(zip(*[found] * sizes, strict=True))
+    return [tuple(islice(found, size)) for size in sizes]
 
 
 class Channel:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from txstorm.dadstorm.delivery import Items
-from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, reason
+from txstorm.dadstorm.processes.channel import Channel, WrongKeyError, packed, reason
 from txstorm.dadstorm.processes.replica import DROPPED, PASSED, address
 from txstorm.dadstorm.processes.services import RemoteService, Service, Spawner, read_key
 from txstorm.dadstorm.rep_info import SERVICE_PORT, RepInfo, plan
@@ -363,7 +363,7 @@ class Fleet:
         while link.state == "live" and link.waiting and len(link.sent) < self._settings.buffer:
             number, items = link.waiting.popleft()
             link.sent[number] = [items, len(items)]
-            self._send(link, "deliver", number, items.fields)
+            self._send(link, "deliver", number, *packed(items.fields))
 
     def _send(self, link: _Link, *message: Any) -> None:
         if link.channel is not None:

@@ -23,7 +23,7 @@ from typing import Any
 from txstorm import faults
 from txstorm.dadstorm.configuration import Configuration, Operator
 from txstorm.dadstorm.operators import Work, failure, load_code
-from txstorm.dadstorm.processes.channel import Channel, reason
+from txstorm.dadstorm.processes.channel import Channel, reason, unpacked
 from txstorm.dadstorm.rep_info import RepInfo
 from txstorm.dadstorm.values import Fields
 from txstorm.errors import InputError
@@ -62,7 +62,7 @@ def serve(told: str) -> None:
         channel.send("hello", document["number"], os.getpid())
     except (OSError, EOFError):
         sys.exit(GIVEN_UP)
-    replica = _Replica(channel, document["interval"], document["ping"])
+    replica = _Replica(channel, info.replica, document["interval"], document["ping"])
     try:
         held = address(info) if document["bind"] else None  # noqa: F841 - held while the process lives
         work = load_code(_operator(info), _configuration(info), document["allow"])
@@ -116,8 +116,8 @@ def address(info: RepInfo) -> socket.socket | None:
 
 
 class _Replica:
-    def __init__(self, channel: Channel, interval: int, ping: float) -> None:
-        self._channel, self._interval, self._ping = channel, interval, ping
+    def __init__(self, channel: Channel, index: int, interval: int, ping: float) -> None:
+        self._channel, self._index, self._interval, self._ping = channel, index, interval, ping
         self._deliveries: dict[int, list[Fields]] = {}
         """Those that are not finished or withdrawn."""
         self._numbers: SimpleQueue[int | None] = SimpleQueue()
@@ -146,9 +146,11 @@ class _Replica:
                 faults.point("replica.processed")
             except BaseException as error:  # noqa: BLE001 - also `sys.exit` in user code
                 del made[len(chunk) - 1 :]  # if it is the last point
-                failed = failure(operator, chunk[len(made)], error)
-            for fields, some in zip(chunk, made, strict=False):
-                results.append(DROPPED if not some else PASSED if some[0] is fields and len(some) == 1 else some)
+                failed = failure(operator, chunk[len(made)], error, self._index)
+            results += [
+                DROPPED if not some else PASSED if some[0] is fields and len(some) == 1 else some
+                for fields, some in zip(chunk, made, strict=False)
+            ]
             index = first + len(results)
             now = THREADS.monotonic()
             size = min(2 * size, _CHUNK) if now - begun < PIECE / 10 else 1
@@ -182,12 +184,12 @@ class _Replica:
 
     def _take(self, kind: str, *rest: Any) -> None:
         if kind == "deliver":
-            number, every = rest
+            number, *every = rest
             try:
                 faults.point("replica.received")
             except faults.InjectedFault:
                 return  # the delivery is forgotten
-            self._deliveries[number] = list(map(tuple, every))
+            self._deliveries[number] = unpacked(*every)
             self._numbers.put(number)
         elif kind == "withdraw":
             self._deliveries.pop(rest[0], None)

@@ -29,6 +29,7 @@ def drill(
     """
     from pathlib import Path
 
+    from txstorm.cli.interrupts import Interrupts
     from txstorm.cli.output import print_json, stderr, stdout
     from txstorm.dadstorm.master import drill as drills
 
@@ -36,7 +37,8 @@ def drill(
         word for name, given in (("--allow", allow), ("--set", settings)) for one in given or () for word in (name, one)
     ]
     tell = (lambda _: None) if json else lambda line: stderr().print(line, soft_wrap=True)
-    found = drills.drill(Path(file), faults, seed, words, tell)
+    with Interrupts(tell):  # they end its master, and with it the replicas
+        found = drills.drill(Path(file), faults, seed, words, tell)
     if json:
         print_json(found)
     else:

@@ -95,8 +95,8 @@ def run_network(
     for warning in configuration.warnings:
         console.print(f"{file}:{warning['line']}:{warning['column']}: warning: {warning['message']}", soft_wrap=True)
     modules = tuple(allow or ())
-    check_files(configuration, modules)
     own, core = _settings(settings or [])
+    check_files(configuration, modules, lines=not str(core.get("on_error")).startswith("dead_letter"))
     request = Request(data_dir=data_dir, ledger=ledger, standby=standby, available_now=not stay, settings=core)
     if engine is not None:
         topology = build_topology(configuration, id, allow=modules, max_batch_rows=own.get("max_batch_rows", 1000))
@@ -182,6 +182,7 @@ def _document(ending: Ending, configuration: Configuration, run: NetworkRun | No
     semantics = "exactly-once"
     if run is not None:
         semantics, shown = configuration.semantics, run.result()
+        plain["tuples"] -= known["txids"]  # the conditions of each transaction
     killed = {"killed_by": known["killed_by"]} if "killed_by" in known else {}
     return {**plain, "semantics": semantics, **shown, "data_dir": str(ending.data_dir), **killed}
 
