@@ -97,10 +97,10 @@ def commits(world):
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRIKES))
-@pytest.mark.parametrize("spark", [False, True])
-def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, spark):
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_fault_at_every_single_step_of_a_run_is_survived(kind, by_spark):
     usual = replace(drawn(3, 17), tables=2, partitions=2, turns=3, trouble=0, flaky=0, external=False, strikes=())
-    usual = replace(usual, spark=spark)
+    usual = replace(usual, spark=by_spark)
     world = World(usual)
     world.run()
     assert world.steps > 60
