@@ -57,7 +57,7 @@ SILENT = 6
 
 
 @dataclass
-class _Held:
+class HeldRow:
     """The lease that this handle has acquired.
 
     Attributes:
@@ -110,7 +110,7 @@ class DeltaLedger(StoredLedger):
         self._clock = clock
         self._now = monotonic
         self._pause = pause
-        self._held: _Held | None = None
+        self._held: HeldRow | None = None
         self._seen: tuple[str, int] | None = None  # the holder's token, and its last version, as this handle saw them
         self._seen_at = 0.0
         self._store = DeltaContent(uri, create=create and not read_only, at=clock().isoformat(), pause=pause)
@@ -191,7 +191,7 @@ class DeltaLedger(StoredLedger):
             started = self._now()
             self._store.distrust()
             if self._append(LEASE, lease=row, by=token):
-                self._held = held = _Held(row, started)
+                self._held = held = HeldRow(row, started)
                 start_thread(self._keep_renewing, held, name="txstorm-lease")
                 return
         raise held_error(self._name, me)
@@ -248,7 +248,7 @@ class DeltaLedger(StoredLedger):
             self._catch_up()
             return self._is_free()
 
-    def _keep_renewing(self, held: _Held) -> None:
+    def _keep_renewing(self, held: HeldRow) -> None:
         """Renew the lease by heartbeats while there is nothing else to write; the thread ends with the lease."""
         while not held.ended.wait(held.row.seconds / 12):
             with self._lock:
@@ -257,7 +257,7 @@ class DeltaLedger(StoredLedger):
                 if self._now() - held.renewed >= held.row.seconds / 3:
                     self._renew(held)
 
-    def _renew(self, held: _Held) -> None:
+    def _renew(self, held: HeldRow) -> None:
         try:
             while not self._append(LEASE, lease=held.row, durable=False):
                 pass  # another process wrote; the next attempt is at the newest version
