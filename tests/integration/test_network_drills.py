@@ -69,7 +69,9 @@ def network(place: Path, semantics: str = "exactly-once") -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize(
+    "semantics", [pytest.param(one, marks=() if one == "exactly-once" else pytest.mark.long) for one in SEMANTICS]
+)
 def test_a_network_keeps_its_semantics_under_faults(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], semantics: str
 ) -> None:
