@@ -180,8 +180,7 @@ __all__ = [  # noqa: PLE0604 - the names of _HOME, spelt once
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        msg = f"module 'txstorm' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'txstorm' has no attribute {name!r}")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -39,10 +39,9 @@ class Clock(Mapping[str, int]):
         wrong = [(name, offset) for name, offset in offsets.items() if not _fits(name, offset)]
         if wrong:
             name, offset = wrong[0]
-            msg = (
+            raise InputError(
                 f"clock: partition {name!r} has offset {offset!r}; give names of partitions with integers of -1 or more"
             )
-            raise InputError(msg)
         self._offsets = dict(sorted(offsets.items()))
 
     @classmethod

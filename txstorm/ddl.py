@@ -50,8 +50,7 @@ def frame_columns(text: str) -> dict[str, FrameColumn]:
         SettingError: the text is not DDL, a type has no values in Python, or a name is used twice or reserved.
     """
     if not isinstance(text, str):
-        msg = f"columns: expected Spark's DDL, such as 'country STRING, cents BIGINT', got {text!r}"
-        raise SettingError(msg)
+        raise SettingError(f"columns: expected Spark's DDL, such as 'country STRING, cents BIGINT', got {text!r}")
     reader = _Reader(text)
     columns = dict(reader.fields(end=""))
     for name in columns:

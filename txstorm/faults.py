@@ -127,12 +127,10 @@ def parse(text: str) -> list[_Armed]:
 def _parse_one(part: str) -> _Armed:
     fields = part.split(":")
     if len(fields) != 3 or fields[1] not in ACTIONS or not fields[2].isdecimal() or int(fields[2]) < 1:
-        msg = f"TXSTORM_FAULT: expected point:{'|'.join(ACTIONS)}:nth with nth >= 1, got {part!r}"
-        raise InputError(msg)
+        raise InputError(f"TXSTORM_FAULT: expected point:{'|'.join(ACTIONS)}:nth with nth >= 1, got {part!r}")
     name, _, process = fields[0].partition("@")
     if name != "*" and re.sub(r"\.[0-9]+\.", ".N.", name) not in POINTS:
-        msg = f"TXSTORM_FAULT: no fault point {name!r}; there are {', '.join(POINTS)}"
-        raise InputError(msg)
+        raise InputError(f"TXSTORM_FAULT: no fault point {name!r}; there are {', '.join(POINTS)}")
     return _Armed(name, fields[1], int(fields[2]), process)
 
 
@@ -193,5 +191,4 @@ def _act(action: str, name: str) -> None:
         return
     if action == "hang":
         time.sleep(3600)
-    msg = f"injected at {name}"
-    raise InjectedFault(msg)
+    raise InjectedFault(f"injected at {name}")

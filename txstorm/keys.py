@@ -325,8 +325,7 @@ def _text(value: Any, given: Any) -> str:
     try:
         return text_of(value, "key")
     except (EmitError, ValueError) as error:
-        msg = f"{type(given).__name__} {shown(given)} cannot be part of a key: {error}"
-        raise StateError(msg) from None
+        raise StateError(f"{type(given).__name__} {shown(given)} cannot be part of a key: {error}") from None
 
 
 # -- bytes of keys -----------------------------------------------------------------------------------------------------
@@ -340,8 +339,7 @@ def canonical_value(value: Any) -> tuple[bytes, bytes]:
         encode = _ENCODERS.get(type(value))
     if encode is None:
         whole = "" if not isinstance(value, datetime) else ", in whole microseconds"
-        msg = f"{type(value).__name__} {shown(value)} cannot be part of a key; use {KEY_TYPES}{whole}"
-        raise StateError(msg)
+        raise StateError(f"{type(value).__name__} {shown(value)} cannot be part of a key; use {KEY_TYPES}{whole}")
     return encode(value)
 
 
@@ -374,8 +372,7 @@ def _str_bytes(value: str) -> bytes:
 
 def _micros(value: datetime) -> int:
     if value.utcoffset() is None:
-        msg = f"datetime {value!r} has no time zone; times are UTC: give it one"
-        raise StateError(msg)
+        raise StateError(f"datetime {value!r} has no time zone; times are UTC: give it one")
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 

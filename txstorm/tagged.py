@@ -27,8 +27,7 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 def check_aware(value: datetime | None, name: str) -> None:
     """Raise `EmitError` if `value` is a datetime without time zone."""
     if value is not None and value.tzinfo is None:
-        msg = f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one"
-        raise EmitError(msg)
+        raise EmitError(f"field {name!r}: datetime {value!r} has no time zone; times are UTC, give it one")
 
 
 def no_time(value: Any, name: str) -> EmitError:
@@ -62,10 +61,9 @@ def tag(value: Any, name: str) -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy scalar
         return tag(value.item(), name)
     kind_name = type(value).__name__
-    msg = (
+    raise EmitError(
         f"field {name!r}: a value of type {kind_name} cannot be sent to another task; emit plain values, lists or dicts"
     )
-    raise EmitError(msg)
 
 
 def _micros(value: datetime, name: str) -> int:

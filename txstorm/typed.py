@@ -133,8 +133,7 @@ def fitting(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             of_values([value], kind)
         except ARROW_ERRORS as error:
             raise Misfit(f"expected a value that fits {kind}, got {shown(value)} ({error})", row) from None
-    msg = f"the values do not fit one column of {kind}: {cause}"
-    raise Misfit(msg) from None
+    raise Misfit(f"the values do not fit one column of {kind}: {cause}") from None
 
 
 def sifted(
@@ -338,15 +337,13 @@ def converted(column: Values, kind: pa.DataType) -> Values:
         if column.null_count == len(column):  # as any value of None
             none = pa.nulls(len(column), kind)
             return pa.chunked_array([none]) if isinstance(column, pa.ChunkedArray) else none
-        msg = f"expected {kind}, got {column.type}"
-        raise Misfit(msg)
+        raise Misfit(f"expected {kind}, got {column.type}")
     try:
         return _in_range(_cast(column, kind))
     except ARROW_ERRORS as error:
         cause = error
     row = _first_bad(column, kind)
-    msg = f"expected values that fit {kind}, got {text_at(column, row)} ({cause})"
-    raise Misfit(msg, row) from None
+    raise Misfit(f"expected values that fit {kind}, got {text_at(column, row)} ({cause})", row) from None
 
 
 def misfits(values: Values | Sequence[Any], kind: pa.DataType) -> dict[int, str]:
@@ -504,8 +501,7 @@ def _check_narrowed(leaf: pa.Array, kind: pa.DataType) -> None:
                 raise ValueError(_too_many(digits))
     elif pa.types.is_floating(given) and pa.types.is_floating(kind) and kind.bit_width < given.bit_width:
         if pc.any(pc.and_(pc.is_finite(leaf), pc.is_inf(leaf.cast(kind)))).as_py():
-            msg = f"a value is out of the range of {kind}"
-            raise ValueError(msg)
+            raise ValueError(f"a value is out of the range of {kind}")
 
 
 def _too_many(digits: int) -> str:

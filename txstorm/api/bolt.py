@@ -49,8 +49,7 @@ class BasicBolt(Component):
 
     def execute(self, tuple: Tuple, collector: Collector) -> None:  # noqa: A002 - Storm's word
         """Process one tuple. Raise `FailedException` to have the batch replayed."""
-        msg = f"{type(self).__name__} overrides neither execute nor execute_batch"
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__} overrides neither execute nor execute_batch")
 
     def execute_batch(self, batch: Any, collector: Collector) -> None:
         """Handle a `pyarrow.RecordBatch` from one source task; if overridden, called instead of `execute`.
@@ -108,8 +107,7 @@ class BatchBolt(Component):
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Process one tuple of the batch."""
-        msg = f"{type(self).__name__} overrides neither execute nor execute_batch"
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__} overrides neither execute nor execute_batch")
 
     def execute_batch(self, batch: Any) -> None:
         """Handle a `pyarrow.RecordBatch` from one source task; if overridden, called instead of `execute`.

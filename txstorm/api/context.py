@@ -325,8 +325,7 @@ class TaskContext:
         from txstorm.errors import InputError, StateError
 
         if self.alarm is None:
-            msg = f"{self.component}: wake_at is for committers with timers; set timers = True in its class"
-            raise StateError(msg)
+            raise StateError(f"{self.component}: wake_at is for committers with timers; set timers = True in its class")
         if isinstance(when, datetime) and when.tzinfo is not None:
             self.alarm((when - EPOCH) // timedelta(microseconds=1))
         elif type(when) is int:
@@ -365,9 +364,8 @@ class TaskContext:
         from txstorm.errors import StateError
 
         if self.resources is None:
-            msg = (
+            raise StateError(
                 f"{self.component}: {kind} {name!r} asked for in the processing phase; only committers have tables, "
                 "and only in finish_batch: mark the bolt with Committer or use set_committer_bolt"
             )
-            raise StateError(msg)
         return self.resources

@@ -57,8 +57,7 @@ class Tuple:
         if not isinstance(key, str):
             with suppress(IndexError):
                 return self.values[key]
-        msg = f"no field {key!r} in a tuple of {self.source_component!r}; it has {list(self._origin.fields)}"
-        raise KeyError(msg)
+        raise KeyError(f"no field {key!r} in a tuple of {self.source_component!r}; it has {list(self._origin.fields)}")
 
     def __len__(self) -> int:
         return len(self.values)

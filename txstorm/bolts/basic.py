@@ -140,11 +140,9 @@ class _FilterColumns(Filter):
         """Emit the rows of a record batch for which the condition is true."""
         mask = self._predicate.column(batch)
         if mask.type not in (pa.bool_(), pa.null()):
-            msg = f"{self._predicate.text}: expected a condition, got values of type {mask.type}"
-            raise InputError(msg)
+            raise InputError(f"{self._predicate.text}: expected a condition, got values of type {mask.type}")
         if batch.num_columns != len(self.columns):
-            msg = f"expected a name for each of the fields {batch.schema.names}, got {list(self.columns)}"
-            raise InputError(msg)
+            raise InputError(f"expected a name for each of the fields {batch.schema.names}, got {list(self.columns)}")
         collector.emit_batch(batch.filter(mask.cast(pa.bool_())).rename_columns(list(self.columns)))
 
 
@@ -168,8 +166,7 @@ class Select(Declared):
 
     def __init__(self, columns: Mapping[str, str] | Sequence[str]) -> None:
         if isinstance(columns, str) or not columns:
-            msg = f"expected a mapping field → expression, or names of fields, got {columns!r}"
-            raise InputError(msg)
+            raise InputError(f"expected a mapping field → expression, or names of fields, got {columns!r}")
         if not isinstance(columns, Mapping):
             columns = {name: f"`{name.replace('`', '``')}`" for name in columns}
         super().__init__(*columns)

@@ -178,16 +178,14 @@ class Expression:
         except Misfit as error:
             if error.row is None or bound.text == self.text or self.text in str(error):
                 raise
-            msg = f"{error}, in {_shortened(self.text)}"
-            raise Misfit(msg, error.row) from None
+            raise Misfit(f"{error}, in {_shortened(self.text)}", error.row) from None
 
     def _bind(self, types: Mapping[str, pa.DataType], known: Sequence[str] = ()) -> Bound:
         for name in self.fields:
             if name not in types:
                 names = list(known or types)
                 there = f"; there {'is' if len(names) == 1 else 'are'} {', '.join(map(repr, names)) or 'none'}"
-                msg = f"{_shortened(self.text)}: there is no field {name!r}{near(name, names)}{there}"
-                raise InputError(msg)
+                raise InputError(f"{_shortened(self.text)}: there is no field {name!r}{near(name, names)}{there}")
         key = tuple(types[name] for name in self.fields)
         if key not in self._bound:
             self._bound[key] = _bound(self._root, types)
@@ -246,11 +244,9 @@ def _parse(text: str) -> _Node:
     from lark.exceptions import UnexpectedInput
 
     if not isinstance(text, str):
-        msg = f"expected the text of an expression, got {type(text).__name__}"
-        raise InputError(msg)
+        raise InputError(f"expected the text of an expression, got {type(text).__name__}")
     if len(text) > LONGEST_TEXT:
-        msg = f"{_shortened(text)}: expected at most {LONGEST_TEXT:,} characters, got {len(text):,}"
-        raise InputError(msg)
+        raise InputError(f"{_shortened(text)}: expected at most {LONGEST_TEXT:,} characters, got {len(text):,}")
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:

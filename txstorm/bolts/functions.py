@@ -56,8 +56,7 @@ def day_of(text: str) -> date:
     """Return the date that a text is, such as ``2026-05-01``; raise `ValueError` if it is none."""
     if _DAY.fullmatch(text):
         return date.fromisoformat(text)
-    msg = f"expected a date such as 2026-05-01, got {shown(text)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected a date such as 2026-05-01, got {shown(text)}")
 
 
 def instant_of(text: str) -> datetime:
@@ -65,35 +64,30 @@ def instant_of(text: str) -> datetime:
     found = _INSTANT.fullmatch(text)
     if found is None or found[4] is None:
         missing = " with a time zone" if found else ""
-        msg = f"expected a time{missing} such as 2026-05-01T12:00:00Z, got {shown(text)}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a time{missing} such as 2026-05-01T12:00:00Z, got {shown(text)}")
     try:
         return datetime.fromisoformat(f"{found[1]}T{found[2]}{found[4].upper()}").astimezone(UTC)
     except OverflowError:
-        msg = f"expected a time of the years 1 to 9999 in UTC, got {shown(text)}"
-        raise ValueError(msg) from None
+        raise ValueError(f"expected a time of the years 1 to 9999 in UTC, got {shown(text)}") from None
 
 
 def _number_text(text: str) -> str:
     if _NUMBER.fullmatch(text := text.strip()):
         return text
-    msg = f"expected a number, got {shown(text)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected a number, got {shown(text)}")
 
 
 def _int_of(text: str) -> int:
     value = Decimal(_number_text(text))
     if abs(value.adjusted()) < DIGITS and value == int(value):
         return int(value)
-    msg = f"expected a whole number of at most 64 bits, got {shown(text)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected a whole number of at most 64 bits, got {shown(text)}")
 
 
 def _bool_of(text: str) -> bool:
     if (word := text.strip().lower()) in ("true", "false"):
         return word == "true"
-    msg = f"expected true or false, got {shown(text)}"
-    raise ValueError(msg)
+    raise ValueError(f"expected true or false, got {shown(text)}")
 
 
 # -- casts -------------------------------------------------------------------------------------------------------------
@@ -162,8 +156,7 @@ def type_named(name: str, numbers: Sequence[int], text: str) -> pa.DataType:
     if known not in _TYPES or numbers:
         names = [*_TYPES, "decimal"]
         got = f"{name}(…)" if numbers else f"{name}{near(known, names)}"
-        msg = f"{text}: expected one of the types {', '.join(names)} or decimal(p, s), got {got}"
-        raise InputError(msg)
+        raise InputError(f"{text}: expected one of the types {', '.join(names)} or decimal(p, s), got {got}")
     return _TYPES[known]
 
 
@@ -239,8 +232,7 @@ def _substring(text: str, one: Bound, first: Bound, length: Bound | None = None)
 
     def by_value(value: str, start: int, size: int | None = None) -> str:
         if start < 1 or (size is not None and size < 0):
-            msg = f"expected a start of at least 1 and a length of at least 0, got {start} and {size}"
-            raise ValueError(msg)
+            raise ValueError(f"expected a start of at least 1 and a length of at least 0, got {start} and {size}")
         return value[start - 1 :] if size is None else value[start - 1 : start - 1 + size]
 
     quick = None
@@ -363,5 +355,4 @@ def check_call(name: str, given: int) -> None:
     if not least <= given <= most:
         number = counted(least, "argument") if least == most else f"{least} or {counted(most, 'argument')}"
         number = f"at least {counted(least, 'argument')}" if most > 3 else number
-        msg = f"{name}: expected {number}, got {given}"
-        raise InputError(msg)
+        raise InputError(f"{name}: expected {number}, got {given}")

@@ -82,8 +82,7 @@ class Frame:
             try:
                 self._converted[name] = converted(self._columns[name], kind)
             except Misfit as error:
-                msg = f"field {name!r}: {error}"
-                raise Misfit(msg, error.row) from None
+                raise Misfit(f"field {name!r}: {error}", error.row) from None
         return self._converted[name]
 
     def taken(self, rows: Any) -> Frame:
@@ -136,17 +135,14 @@ def by_row(text: str, function: Callable[..., Any], kind: pa.DataType, *columns:
         try:
             values.append(None if any(one is None for one in given) else function(*given))
         except ZeroDivisionError:
-            msg = f"{text}: division of {shown(given[0])} by zero"
-            raise Misfit(msg, row) from None
+            raise Misfit(f"{text}: division of {shown(given[0])} by zero", row) from None
         except (ArithmeticError, ValueError) as error:
             why = str(error) if type(error) is ValueError else f"no result for {', '.join(map(shown, given))}"
-            msg = f"{text}: {why}"
-            raise Misfit(msg, row) from None
+            raise Misfit(f"{text}: {why}", row) from None
     try:
         return column_of(values, kind)
     except Misfit as error:
-        msg = f"{text}: {error}"
-        raise Misfit(msg, error.row) from None
+        raise Misfit(f"{text}: {error}", error.row) from None
 
 
 def computed(
@@ -225,8 +221,7 @@ def _scaled(text: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         return converted(column, kind)
     except Misfit as error:
-        msg = f"{text}: {error}"
-        raise Misfit(msg, error.row) from None
+        raise Misfit(f"{text}: {error}", error.row) from None
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------

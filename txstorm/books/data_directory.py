@@ -31,11 +31,10 @@ def default_directory(topology: str) -> Path:
 def check_directory(data_dir: Path) -> None:
     """Raise `DataDirectoryError` unless `data_dir` is absent, empty, or a data directory of a known format."""
     if unfit := _UNFIT.search(str(data_dir.absolute())):
-        msg = (
+        raise DataDirectoryError(
             f"data directory {str(data_dir)!r}: Delta tables cannot be stored below a path that contains "
             f"{unfit.group()!r}; choose another --data-dir"
         )
-        raise DataDirectoryError(msg)
     path = data_dir / FORMAT_FILE
     try:
         if not path.exists():
@@ -43,17 +42,15 @@ def check_directory(data_dir: Path) -> None:
             return
         text = read_whole(path).decode(errors="replace")
     except OSError as error:
-        msg = (
+        raise DataDirectoryError(
             f"data directory {data_dir}: expected a directory that this user can read, got {error.strerror}; check its "
             "path and permissions, or choose another --data-dir"
-        )
-        raise DataDirectoryError(msg) from error
+        ) from error
     name, version = _format(path, text)
     if name != FORMAT or version > VERSION:
-        msg = (
+        raise DataDirectoryError(
             f"{path}: format {name!r} version {version}; this txstorm reads {FORMAT!r} up to {VERSION}: update txstorm"
         )
-        raise DataDirectoryError(msg)
 
 
 def _format(path: Path, text: str) -> tuple[str, int]:
@@ -64,11 +61,10 @@ def _format(path: Path, text: str) -> tuple[str, int]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         name, version = error, None
     if not isinstance(name, str) or type(version) is not int or version < 1:
-        msg = (
+        raise DataDirectoryError(
             f"{path} is damaged: expected {{'format': {FORMAT!r}, 'version': {FIRST}}}, got {text[:80]!r}; "
             "restore it from a copy"
         )
-        raise DataDirectoryError(msg)
     return name, version
 
 
@@ -76,8 +72,7 @@ def _check_empty(data_dir: Path) -> None:
     if not data_dir.exists():
         return
     if not data_dir.is_dir():
-        msg = f"data directory {data_dir} is a file; choose another --data-dir"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(f"data directory {data_dir} is a file; choose another --data-dir")
     # Left by a first run that was killed before it wrote its format file.
     ours = {LEDGER_FILE, f"{LEDGER_FILE}.lock", f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"}
     ours |= {PLACE_FILE, "intents", "spill"}
@@ -136,11 +131,10 @@ def make_directory(path: Path) -> None:
         make_directories(path, PRIVATE)
         sync_file(path.parent)  # a process that created it may have been killed before it did that
     except OSError as error:
-        msg = (
+        raise DataDirectoryError(
             f"{path}: expected to create this directory, got {error.strerror}; remove what is at this path, or correct "
             "its permissions"
-        )
-        raise DataDirectoryError(msg) from error
+        ) from error
 
 
 def topology_in(data_dir: str | Path) -> Path:
@@ -148,17 +142,15 @@ def topology_in(data_dir: str | Path) -> Path:
     directory = local_directory(data_dir)
     if not directory.exists():
         beside = [path.name for path in topology_directories(directory.parent)] if directory.parent.is_dir() else []
-        msg = (
+        raise DataDirectoryError(
             f"data directory {data_dir} does not exist{near(directory.name, beside)}; expected one that a run has "
             "made, such as txstorm-data/<topology>; txstorm list shows them"
         )
-        raise DataDirectoryError(msg)
     if not ledger_exists(check_readable(directory)):
-        msg = (
+        raise DataDirectoryError(
             f"data directory {data_dir} has no ledger; restore it from a copy, or rebuild it from the tables: "
             f"txstorm recover {data_dir}"
         )
-        raise DataDirectoryError(msg)
     return directory
 
 

@@ -238,11 +238,10 @@ class Dropped(NamedTuple):
     def from_json(cls, found: Mapping[str, Any]) -> Dropped:
         """Read the result of `to_json`; raise `DataDirectoryError` if a newer txstorm wrote it."""
         if found["version"] > DROPPED_VERSION:
-            msg = (
+            raise DataDirectoryError(
                 f"dropped tables: format version {found['version']} is newer than {DROPPED_VERSION}, which this "
                 "txstorm reads; upgrade it"
             )
-            raise DataDirectoryError(msg)
         return cls(found["tables"], found["sources"])
 
     def until(self, txid: int) -> Dropped:

@@ -100,10 +100,9 @@ class Savepoint:
             fields = dict(found)
             name, version = fields.pop("format"), fields.pop("version")
             if name == FORMAT and version > VERSION:
-                msg = (
+                raise DataDirectoryError(
                     f"savepoint: format version {version} is newer than {VERSION}, which this txstorm reads; upgrade it"
                 )
-                raise DataDirectoryError(msg)
             tables = {uri: SavedTable(**one) for uri, one in fields.pop("tables").items()}
             outside = tuple(fields.pop("outside"))
             return cls(**fields, tables=tables, outside=outside)
@@ -164,11 +163,10 @@ class ChosenClock:
     def from_json(cls, found: Mapping[str, Any]) -> ChosenClock:
         """Read the result of `to_json`; raise `DataDirectoryError` if a newer txstorm wrote it."""
         if found["version"] > WANTED_VERSION:
-            msg = (
+            raise DataDirectoryError(
                 f"the wanted clock: format version {found['version']} is newer than {WANTED_VERSION}, which this "
                 "txstorm reads; upgrade it"
             )
-            raise DataDirectoryError(msg)
         return cls(found["number"], Clock(found["clock"]), found["name"], found["since"], found.get("wait"))
 
 

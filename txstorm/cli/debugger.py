@@ -66,11 +66,10 @@ class Debugger:
         self._stops = bool(breaks)
         for one in breaks:
             if isinstance(one, WindowStop) and not hasattr(topology.component(one.component).object, "bolt"):
-                msg = (
+                raise InputError(
                     f"{one.component}: --pdb stops before execute(window) of a bolt; an aggregate has none: stop at a "
                     "bolt that reads its results, with --break"
                 )
-                raise InputError(msg)
             name = f"{one.component}.execute" if isinstance(one, WindowStop) else one
             for code in _codes(topology, name):
                 condition = one.condition(code.co_varnames[1]) if isinstance(one, WindowStop) else None
@@ -89,8 +88,7 @@ class Debugger:
         try:
             return self._pdb.traced(replay) if self._stops else replay()
         except BdbQuit:
-            msg = "left the debugger before the replay had ended; its result is unknown"
-            raise StoppedError(msg) from None
+            raise StoppedError("left the debugger before the replay had ended; its result is unknown") from None
 
     def caught(self, error: BaseException) -> None:
         """Start the debugger for `error`, which user code raised, in the innermost frame of user code."""

@@ -60,18 +60,16 @@ def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) ->
     if origin is None:
         raise InputError(f"{directory} does not say where the code of its topology is; name it with {OPTION}")
     if origin.target is None:
-        msg = (
+        raise InputError(
             f"{directory}: the topology was run from {_printable(origin.place)} and is not an attribute of a module, "
             f"so its code cannot be found again; put it into a module and name it with {OPTION}"
         )
-        raise InputError(msg)
     if origin.target.endswith(PIPELINE):
         named = shell_command([*command, "--topology", origin.target])
-        msg = (
+        raise InputError(
             f"{directory}: its last run recorded that its code is the pipeline {_printable(origin.target)}; a file "
             f"that only a data directory names is not read unless you name it yourself: {_printable(named)}"
         )
-        raise InputError(msg)
     try:
         target = parse(origin.target)
     except InputError as error:

@@ -82,16 +82,14 @@ def make_archive(
     """
     target = target or archive()
     if target is None:
-        msg = "an archive needs Java, pyspark (see txstorm doctor) and a home directory (or XDG_CACHE_HOME)"
-        raise InputError(msg)
+        raise InputError("an archive needs Java, pyspark (see txstorm doctor) and a home directory (or XDG_CACHE_HOME)")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=_UNFINISHED) as place:
             made = Path(place) / target.name
             _end(_used(make_session(f'{_QUIET} "-XX:ArchiveClassesAtExit={made}"'), table_format))
             if not made.exists():
-                msg = "this Java has written no archive of classes; OpenJDK 17 or newer does: use that"
-                raise InputError(msg)
+                raise InputError("this Java has written no archive of classes; OpenJDK 17 or newer does: use that")
             made.replace(target)
     except OSError as error:
         msg = f"{target}: the archive cannot be written: {error.strerror or error}; check disk and permissions"

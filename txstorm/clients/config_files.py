@@ -50,8 +50,7 @@ class FromEnvironment(str):
     def read(cls, name: str) -> FromEnvironment:
         """Read the variable `name`; raise ValueError if it is not set."""
         if name not in os.environ:
-            msg = f"the environment variable {name} is not set"
-            raise ValueError(msg)
+            raise ValueError(f"the environment variable {name} is not set")
         made = cls(os.environ[name])
         made.variable = name
         return made
@@ -63,36 +62,31 @@ def duration(value: object) -> timedelta:
         return value
     found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
-        msg = f'expected a duration such as "10 min" (units: {", ".join(_UNITS)}), got {value!r:.100}'
-        raise ValueError(msg)
+        raise ValueError(f'expected a duration such as "10 min" (units: {", ".join(_UNITS)}), got {value!r:.100}')
     microseconds = float(found[1]) * _UNITS[found[2]]
     if abs(microseconds) > _LONGEST:
-        msg = f"expected a duration shorter than 9999 years, got {value!r:.100}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a duration shorter than 9999 years, got {value!r:.100}")
     return timedelta(microseconds=round(microseconds))
 
 
 def _not_negative(value: object) -> timedelta:
     made = duration(value)
     if made < timedelta(0):
-        msg = f"expected a duration of 0 or more, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a duration of 0 or more, got {value!r}")
     return made
 
 
 def _positive(value: object) -> timedelta:
     made = duration(value)
     if made <= timedelta(0):
-        msg = f"expected a duration longer than 0, got {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a duration longer than 0, got {value!r}")
     return made
 
 
 def checked_topic(value: str) -> str:
     """Return the name of a Kafka topic; raise ValueError if it cannot be one."""
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
-        msg = f"expected a topic, at most 249 letters, digits, '.', '_' and '-', got {value!r:.100}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a topic, at most 249 letters, digits, '.', '_' and '-', got {value!r:.100}")
     return value
 
 

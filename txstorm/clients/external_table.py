@@ -44,8 +44,7 @@ class ExternalTable:
             msg = f"{path}: its log no longer has version {version}; the newest one is {ExternalTable(path).version}"
             raise StateError(msg) from cause
         if version is not None and self.version != version:
-            msg = f"{path}: there is no version {version}; the newest one before it is {self.version}"
-            raise StateError(msg)
+            raise StateError(f"{path}: there is no version {version}; the newest one before it is {self.version}")
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Return `columns` of all rows, in the same order at every call and in every process.
@@ -71,8 +70,7 @@ class ExternalTable:
         except TableCorrupt as cause:
             raise _unreadable(cause) from cause
         except (OSError, ValueError, pa.ArrowException) as cause:
-            msg = f"{self._path}: a data file of version {self.version} cannot be read: {cause}"
-            raise StateError(msg) from cause
+            raise StateError(f"{self._path}: a data file of version {self.version} cannot be read: {cause}") from cause
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

@@ -56,8 +56,7 @@ def checked_path(path: Any) -> str:
     stored bytes are data only).
     """
     if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/") or _SCHEME.match(path):
-        msg = f"expected a path below the table, got {path!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a path below the table, got {path!r}")
     return path
 
 

@@ -63,11 +63,10 @@ class JsonClient:
             msg = f"{self.label}: timeout {timeout!r}, retry_for {retry_for!r}; expected seconds above 0, and from 0"
             raise InputError(msg)
         if token is not None and not is_token(token):
-            msg = (
+            raise InputError(
                 f"{self.label}: the token is empty, has spaces around it, or characters that an HTTP header cannot "
                 "have; use the one that the server was given"
             )
-            raise InputError(msg)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout, self._retry_for = timeout, retry_for
         self._client: httpx.Client | None = None
@@ -140,8 +139,7 @@ class JsonClient:
         except httpx.TimeoutException as error:
             raise TimeoutError(late) from error
         except httpx.HTTPError as error:
-            msg = f"{where}: {str(error) or type(error).__name__}"
-            raise ConnectionError(msg) from error
+            raise ConnectionError(f"{where}: {str(error) or type(error).__name__}") from error
         if answer.status_code != 200:
             raise _refusal(where, answer.status_code, content)
         try:
@@ -150,8 +148,7 @@ class JsonClient:
             fault = f"it has no {error}"
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             fault = f"{error}"
-        msg = f"{where}: the answer is garbage: {fault}; begins {_shown(content)}"
-        raise GarbageError(msg)
+        raise GarbageError(f"{where}: the answer is garbage: {fault}; begins {_shown(content)}")
 
 
 def checked_url(url: str, label: str) -> str:
@@ -169,8 +166,7 @@ def checked_url(url: str, label: str) -> str:
         fault = "expected http://HOST:PORT or https://HOST:PORT"
     if fault:
         shown = masked_url(url) if isinstance(url, str) else type(url).__name__
-        msg = f"{label}: URL {shown!r}: {fault}"
-        raise InputError(msg)
+        raise InputError(f"{label}: URL {shown!r}: {fault}")
     return url.rstrip("/")
 
 

@@ -66,8 +66,7 @@ class KeyStore:
             store = Rdict(str(path), _options())
         except Exception as cause:
             if "lock" in str(cause).lower():
-                msg = f"index {path}: it is open already ({cause}); only one process may use it"
-                raise HeldError(msg) from cause
+                raise HeldError(f"index {path}: it is open already ({cause}); only one process may use it") from cause
             raise _failed(path, "be opened", cause) from cause
         return cls(path, store)
 

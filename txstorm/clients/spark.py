@@ -89,8 +89,7 @@ def active_session() -> Any:
 
     session = SparkSession.getActiveSession() or _existing_session()
     if session is None:
-        msg = "there is no Spark session; create one first (SparkSession.builder…getOrCreate())"
-        raise InputError(msg)
+        raise InputError("there is no Spark session; create one first (SparkSession.builder…getOrCreate())")
     return session
 
 
@@ -138,11 +137,10 @@ def check_installed() -> None:
     if java_program() is None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME={home}" if home else "PATH"
-        msg = (
+        raise InputError(
             f"no Java found by {where}; Spark needs Java 17 or newer: install it (Debian: apt-get install "
             "openjdk-17-jre-headless; macOS: brew install openjdk@17) or use engine='local'"
         )
-        raise InputError(msg)
 
 
 def _settings(java: str) -> dict[str, str]:

@@ -37,10 +37,9 @@ class StreamingQuery:
         shared, java = self._session._jsparkSession.sharedState(), self._session._jvm.java  # noqa: SLF001
         found = shared.activeStreamingQueries().get(java.util.UUID.fromString(self.id)) if self.id else None
         if found is None:
-            msg = (
+            raise InputError(
                 "a function of foreach_batch was called outside a streaming query; pass it to writeStream.foreachBatch"
             )
-            raise InputError(msg)
         self._execution = found
         self.run = str(found.runId().toString())
 
@@ -48,17 +47,15 @@ class StreamingQuery:
         """Raise `InputError` unless a batch can come again, with the same offsets, after a crash."""
         kind = self._execution.getClass().getSimpleName()
         if kind != "MicroBatchExecution":
-            msg = (
+            raise InputError(
                 f"the query runs as {kind}, which writes its offsets after a batch began, so that it could come again "
                 "with other rows: leave out asyncProgressTrackingEnabled"
             )
-            raise InputError(msg)
         if self.checkpoint is None:
-            msg = (
+            raise InputError(
                 "the query has no checkpoint that stays, so it would begin anew after a crash: set option "
                 "checkpointLocation, or use write_stream, which sets it"
             )
-            raise InputError(msg)
         sources = self._execution.sources()
         for number in range(sources.size()):
             name = sources.apply(number).getClass().getSimpleName()

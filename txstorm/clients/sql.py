@@ -59,13 +59,11 @@ class _Database:
             with self._opened().begin() as connection:
                 yield connection
         except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
-            msg = f"table {self._name!r}: {getattr(error, 'orig', None) or error}"
-            raise ConnectionError(msg) from error
+            raise ConnectionError(f"table {self._name!r}: {getattr(error, 'orig', None) or error}") from error
         except exc.DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            msg = f"table {self._name!r}: the connection was lost: {error.orig}"
-            raise ConnectionError(msg) from error
+            raise ConnectionError(f"table {self._name!r}: the connection was lost: {error.orig}") from error
 
     def _opened(self) -> sa.Engine:
         with self._lock:
@@ -92,11 +90,10 @@ class _Database:
             found = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
             missing = [column.name for column in table.columns if column.name not in found]
             if missing:
-                msg = (
+                raise StateError(
                     f"table {table.name!r} exists, but has no columns {', '.join(missing)}: it was not made by "
                     f"txstorm; {self._advice}"
                 )
-                raise StateError(msg)
 
 
 class SqlAlchemyBackend(_Database):
@@ -238,8 +235,7 @@ class SnapshotTables(_Database):
             with super()._transaction() as connection:
                 yield connection
         except exc.SQLAlchemyError as error:
-            msg = f"table {self._name!r}: {getattr(error, 'orig', None) or error}"
-            raise ConnectionError(msg) from error
+            raise ConnectionError(f"table {self._name!r}: {getattr(error, 'orig', None) or error}") from error
 
     def owners(self) -> set[tuple[str, int]]:
         """Return (topology, version of the format) of everything that is saved."""

@@ -73,8 +73,7 @@ def replay(lines: Iterable[str], config: Config | None = None) -> Replayed:
     """
     parsed = _parse(lines)
     if not parsed:
-        msg = f"journal: expected a header of format {FORMAT!r} in the first line, got nothing"
-        raise InputError(msg)
+        raise InputError(f"journal: expected a header of format {FORMAT!r} in the first line, got nothing")
     steps, state = 0, initial(_config(*parsed[0]))
     for number, value in parsed:
         if "format" in value:
@@ -94,8 +93,7 @@ def _step(number: int, state: State, event: Event) -> tuple[State, tuple[Command
     try:
         return step(state, event)
     except TxstormError as error:
-        msg = f"journal line {number}: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"journal line {number}: {error}") from error
 
 
 def _parse(lines: Iterable[str]) -> list[tuple[int, dict[str, Any]]]:
@@ -121,11 +119,10 @@ def _config(number: int, value: dict[str, Any]) -> Config:
         raise _bad(number, f"a header of format {FORMAT!r}", value)
     version = _int(number, value.get("version"))
     if version > VERSION:
-        msg = (
+        raise InputError(
             f"journal line {number}: format {FORMAT} version {version} is newer than version {VERSION}, "
             "which this txstorm reads; use the txstorm that wrote it"
         )
-        raise InputError(msg)
     return _build(number, Config, value.get("config"))
 
 

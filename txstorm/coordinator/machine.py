@@ -78,8 +78,7 @@ class Config:
     def __post_init__(self) -> None:
         for name, value in (("max_pending", self.max_pending), ("max_group", self.max_group)):
             if value < 1:
-                msg = f"{name}: expected a whole number of at least 1, got {value!r}"
-                raise SettingError(msg)
+                raise SettingError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
 class Mode(Enum):
@@ -190,8 +189,7 @@ def step(state: State, event: Event) -> Result:
         LedgerCorrupt: `Opened` with stored txids that leave gaps.
     """
     if state.mode is Mode.CLOSED and not isinstance(event, Opened):
-        msg = f"the coordinator got {event} first, expected Opened; this is a fault of txstorm"
-        raise TxstormError(msg)
+        raise TxstormError(f"the coordinator got {event} first, expected Opened; this is a fault of txstorm")
     match event:
         case Processed():
             return _processed(state, event)
@@ -222,11 +220,10 @@ def step(state: State, event: Event) -> Result:
 def _opened(state: State, event: Opened) -> State:
     end = event.currtx + len(event.stored)
     if event.stored != tuple(range(event.currtx, end)):
-        msg = (
+        raise LedgerCorrupt(
             f"metadata is stored for txids {list(event.stored)}, expected a run without gaps from currtx "
             f"{event.currtx}; the ledger is damaged: restore it from a copy"
         )
-        raise LedgerCorrupt(msg)
     if event.stored and state.config.opaque:
         msg = f"opaque: metadata of the undecided txids {list(event.stored)} must be dropped before Opened"
         raise TxstormError(msg)
@@ -266,11 +263,10 @@ def _committed(state: State, event: Committed) -> Result:
     if not _is_current(state, index, event.attempt_id):
         return state, ()
     if index >= state.committing:
-        msg = (
+        raise TxstormError(
             f"{event} was reported, but the group that commits is {state.committing_txids or 'none'}; "
             "this is a fault of txstorm: nothing more is committed until it is started again"
         )
-        raise TxstormError(msg)
     undecided = state.entries[index + 1 : state.committing]
     back = tuple(Entry(entry.attempt_id, entry.status.to(PROCESSED)) for entry in undecided)
     entries = back + state.entries[state.committing :]

@@ -92,8 +92,7 @@ class _Custom(Work):
             return [_checked(one) for one in _listed(made)]
         except (TypeError, UnicodeEncodeError) as error:
             wrong = "text with lone surrogates" if isinstance(error, UnicodeEncodeError) else f"{error}"
-            msg = f"{self._name} returned {made!r:.200}: {wrong}; expected a list of lists of str"
-            raise EmitError(msg) from None
+            raise EmitError(f"{self._name} returned {made!r:.200}: {wrong}; expected a list of lists of str") from None
 
 
 def _are_tuples(made: list[Any]) -> bool:
@@ -107,8 +106,7 @@ def _are_tuples(made: list[Any]) -> bool:
 
 def _listed(made: Any) -> Sequence[Any]:
     if type(made) not in (list, tuple):
-        msg = f"a value of type {type(made).__name__}"
-        raise TypeError(msg)
+        raise TypeError(f"a value of type {type(made).__name__}")
     listed: Sequence[Any] = made
     return listed
 
@@ -116,8 +114,7 @@ def _listed(made: Any) -> Sequence[Any]:
 def _checked(made: Any) -> Fields:
     for one in _listed(made):
         if not isinstance(one, str):
-            msg = f"a field of type {type(one).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"a field of type {type(one).__name__}")
         if not one.isascii():
             one.encode()
     return tuple(made)
@@ -156,8 +153,7 @@ def load_code(operator: Operator, configuration: Configuration, allow: Sequence[
             msg = f"class {class_name!r} of library {name!r} has no method {method_name!r}{near(method_name, known)}"
             raise InputError(msg)
     except InputError as error:
-        msg = f"{where}: {error}"
-        raise InputError(msg) from error.__cause__
+        raise InputError(f"{where}: {error}") from error.__cause__
     code = getattr(method, "__code__", None)
     place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
     return _Custom(f"{name}, {class_name}.{method_name}{place}", method)
@@ -204,19 +200,17 @@ def _module(name: str, configuration: Configuration, allow: tuple[str, ...]) -> 
         return _imported(name, lambda: importlib.import_module(module)), (module,)
     if stem == BUILT_IN:
         return library, (BUILT_IN,)
-    msg = (
+    raise InputError(
         f"library {name!r} is missing: there is no {path.name} beside the configuration, and --allow does not name it"
         f"{near(stem, [BUILT_IN])}"
     )
-    raise InputError(msg)
 
 
 def _from_file(path: str) -> ModuleType:
     directory, file = os.path.split(path)
     spec = importlib.util.spec_from_file_location(file.removesuffix(".py"), path)
     if spec is None or spec.loader is None:
-        msg = f"{path} is no module"
-        raise ImportError(msg)
+        raise ImportError(f"{path} is no module")
     module = importlib.util.module_from_spec(spec)
     sys.path.append(directory)  # for modules beside it, which it may import
     try:
@@ -234,8 +228,7 @@ def _imported(name: str, load: Callable[[], ModuleType]) -> ModuleType:
 
         line = line_of(error.__traceback__)
         at = f", at {line}" if line else ""
-        msg = f"library {name!r} cannot be imported: {type(error).__name__}: {error}{at}"
-        raise InputError(msg) from error
+        raise InputError(f"library {name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
 
 
 def _object(module: ModuleType, class_name: str, key: tuple[Any, ...], configuration: Configuration) -> Any:
@@ -243,8 +236,7 @@ def _object(module: ModuleType, class_name: str, key: tuple[Any, ...], configura
     kind = getattr(module, class_name, None)
     if not isinstance(kind, type):
         known = [one for one, made in vars(module).items() if isinstance(made, type)]
-        msg = f"library {module.__name__!r} has no class {class_name!r}{near(class_name, known)}"
-        raise InputError(msg)
+        raise InputError(f"library {module.__name__!r} has no class {class_name!r}{near(class_name, known)}")
     arguments: tuple[Any, ...] = ()
     if kind is library.QueryFollowersFile:
         path = configuration.directory / library.FOLLOWERS

@@ -21,8 +21,7 @@ _STATES = {"UNIQ": ("seen", "value"), "COUNT": ("count", "operator → n")}
 def describe(configuration: Configuration, format: str = "text") -> str:  # noqa: A002 - the public word
     """Describe a network as ``text``, ``json``, ``mermaid``, ``dot`` or ``svg``; raise `InputError` otherwise."""
     if format not in FORMATS:
-        msg = f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}"
-        raise InputError(msg)
+        raise InputError(f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}")
     return FORMATS[format](configuration)
 
 

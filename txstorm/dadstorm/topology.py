@@ -102,11 +102,10 @@ def build_topology(
         TopologyError: the topology has faults.
     """
     if refused := [str(one) for one in configuration.commands if one.name not in ALLOWED]:
-        msg = (
+        raise InputError(
             f"{configuration.name}: {', '.join(refused)}: a topology has {', '.join(ALLOWED)} only, as its operators "
             "have no replicas that could fail; run it with --replicas"
         )
-        raise InputError(msg)
     for operator in configuration.operators:
         load_code(operator, configuration, allow)
     made = _Network(configuration, tuple(allow), max_batch_rows).build(id or topology_id(configuration), settings or {})
@@ -145,8 +144,7 @@ class _SameNetwork(Companion):
     def open(self, site: CompanionSite) -> None:
         books = site.session.books
         if books.front_end(NETWORK) != self._recorded and not books.put_if([], {NETWORK: self._recorded}):
-            msg = "another coordinator has written to the ledger"
-            raise FencedError(msg)
+            raise FencedError("another coordinator has written to the ledger")
 
 
 def topology_id(configuration: Configuration) -> str:

@@ -96,8 +96,7 @@ def _check_text(text: str, name: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        msg = f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead"
-        raise EmitError(msg) from None
+        raise EmitError(f"field {name!r}: a string cannot be encoded as UTF-8 ({error}); emit bytes instead") from None
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -145,12 +144,11 @@ def as_columns(batch: pa.RecordBatch, where: str) -> pa.RecordBatch:
                 column = pa.array(values)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 first = next((value for value in values if value is not None), None)
-                msg = (
+                raise EmitError(
                     f"{where}: the values of field {field.name!r}, such as {str(first)[:80]!r}, have no common Arrow "
                     f"type ({error}), expected one for a bolt that takes record batches: emit values of one type, or "
                     "write execute for tuples"
-                )
-                raise EmitError(msg) from None
+                ) from None
             batch = batch.set_column(index, field.name, column)
     return batch
 
@@ -166,8 +164,7 @@ def _check_types(values: Iterable[Any]) -> None:
             _check_types(value.get(name) for value in given)
     elif len(kinds) > 1 and not any(kinds <= wider for wider in _WIDENED):
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
-        msg = f"values of {names}"
-        raise TypeError(msg)
+        raise TypeError(f"values of {names}")
 
 
 def conform(
@@ -179,19 +176,16 @@ def conform(
     `refuse` is called with each row that cannot be sent, its error and its values; the others are returned.
     """
     if not isinstance(batch, pa.RecordBatch | pa.Table):
-        msg = f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}"
-        raise EmitError(msg)
+        raise EmitError(f"{where}: emit_batch takes a pyarrow.RecordBatch or Table, got {type(batch).__name__}")
     names = batch.schema.names
     if sorted(names) != sorted(fields):
-        msg = f"{where}: emit_batch expects the declared columns {list(fields)}, got {names}"
-        raise EmitError(msg)
+        raise EmitError(f"{where}: emit_batch expects the declared columns {list(fields)}, got {names}")
     for index, (name, kind) in enumerate(zip(names, batch.schema.types, strict=True)):
         if (wanted := _simple(kind)) != kind:
             batch = batch.set_column(index, name, _simplified(batch.column(index), wanted))
     for field in batch.schema:
         if pa.types.is_timestamp(field.type) and field.type.tz is None:
-            msg = f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it"
-            raise EmitError(msg)
+            raise EmitError(f"{where}: column {field.name!r} is a timestamp without time zone; times are UTC: cast it")
     bad: dict[int, EmitError] = {}
     for name, column in zip(names, batch.columns, strict=True):
         for row in rows_out_of_range(column):

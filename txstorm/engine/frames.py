@@ -88,25 +88,21 @@ def _called(
     assert function is not None
     given = function(*inputs)
     if not hasattr(given, "sparkSession") or not hasattr(given, "selectExpr"):
-        msg = f"its function returned {described(given)}, expected a DataFrame"
-        raise InputError(msg)
+        raise InputError(f"its function returned {described(given)}, expected a DataFrame")
     if client.is_connect(given.sparkSession) or given.sparkSession.sparkContext is not session.sparkContext:
-        msg = (
+        raise InputError(
             "its function returned a DataFrame of another Spark application, or of Spark Connect; use those it is given"
         )
-        raise InputError(msg)
     found = client.frame_types(given)
     if fault := columns_fault(dict(found) if columns is None else columns, found):
-        msg = f"the columns of its result are not those declared, or of DataFrames without rows: {fault}"
-        raise InputError(msg)
+        raise InputError(f"the columns of its result are not those declared, or of DataFrames without rows: {fault}")
     return given
 
 
 def check_classic(session: Any) -> None:
     """Raise `InputError` if `session` is one of Spark Connect."""
     if client.is_connect(session):
-        msg = "frame spouts and frame bolts need a classic Spark session; this one is of Spark Connect"
-        raise InputError(msg)
+        raise InputError("frame spouts and frame bolts need a classic Spark session; this one is of Spark Connect")
 
 
 def check(session: Any, program: Program) -> None:
@@ -120,13 +116,11 @@ def check(session: Any, program: Program) -> None:
             inputs = _empty(session, (program.frames[one] for one in reads))
             _called(bolt.function, inputs, session, program.frames[name])
         except InputError as error:
-            msg = f"frame bolt {name!r}: {error}"
-            raise InputError(msg) from None
+            raise InputError(f"frame bolt {name!r}: {error}") from None
         except Exception as error:
-            msg = (
+            raise InputError(
                 f"frame bolt {name!r}: its function raised {type(error).__name__} for DataFrames without rows: {error}"
-            )
-            raise InputError(msg) from error
+            ) from error
 
 
 def process(

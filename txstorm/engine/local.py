@@ -160,8 +160,7 @@ class _Work:
     def check(self) -> None:
         """Raise `EngineError` if the work is cancelled."""
         if self.cancelled.is_set():
-            msg = "the job was cancelled"
-            raise EngineError(msg)
+            raise EngineError("the job was cancelled")
 
     def how_far(self) -> WorkProgress:
         """Return how far it is."""

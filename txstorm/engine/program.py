@@ -60,11 +60,10 @@ class ComponentSpec:
         try:
             return cloudpickle.loads(self.blob)
         except (ImportError, AttributeError) as error:
-            msg = (
+            raise InputError(
                 f"component {self.id!r} cannot be loaded in a worker: {error}; the module of its class must be one "
                 "that workers can import: put its directory on PYTHONPATH before Spark starts, or install it there"
-            )
-            raise InputError(msg) from error
+            ) from error
 
 
 @dataclass(frozen=True)

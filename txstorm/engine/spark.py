@@ -259,11 +259,10 @@ class Shipped:
             try:
                 program = _programs[self.digest] = cloudpickle.loads(self.program)
             except (ImportError, AttributeError) as error:
-                msg = (
+                raise InputError(
                     f"a custom grouping cannot be loaded in a worker: {error}; the module of its class must be one "
                     "that workers can import: put its directory on PYTHONPATH before Spark starts, or install it there"
-                )
-                raise InputError(msg) from error
+                ) from error
         return program
 
 

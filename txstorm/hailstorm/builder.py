@@ -88,8 +88,7 @@ class HailstormTopologyBuilder(TransactionalTopologyBuilder):
         """
         for what, number in (("instances", instances), ("max_batch_rows", max_batch_rows)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                msg = f"set_spout {name!r}: {what}: expected an int of at least 1, got {number!r}"
-                raise InputError(msg)
+                raise InputError(f"set_spout {name!r}: {what}: expected an int of at least 1, got {number!r}")
         names = (fields,) if isinstance(fields, str) else tuple(fields)
         try:
             spout = _spout(source, max_batch_rows)
@@ -181,8 +180,7 @@ def _spout(source: Any, rows: int) -> TransactionalSpout:
         return source
     what = repr(source) if isinstance(source, str) else described(source)
     # Spouts planned by tasks are no `TransactionalSpout`: their positions are known only after a batch was read.
-    msg = f"{what} has no clocks; {_HAS_CLOCKS}; a topic is kafka://HOST:PORT/TOPIC"
-    raise InputError(msg)
+    raise InputError(f"{what} has no clocks; {_HAS_CLOCKS}; a topic is kafka://HOST:PORT/TOPIC")
 
 
 def no_clocks(spout: Any, name: str) -> str | None:
@@ -215,8 +213,7 @@ def as_hailstorm(topology: Topology, store: Any = None, *, from_beginning: bool 
         InputError: its spout has no clocks.
     """
     if (why := no_clocks(topology.spout.object, topology.spout.id)) is not None:
-        msg = f"topology {topology.id!r}, spout {topology.spout.id!r}: {why}; {_HAS_CLOCKS}"
-        raise InputError(msg)
+        raise InputError(f"topology {topology.id!r}, spout {topology.spout.id!r}: {why}; {_HAS_CLOCKS}")
     given = {} if store is None else {"store": store}
     made: Any = topology.companion or companion_for()
     return replace(topology, companion=partial(made, from_beginning=from_beginning, **given))

@@ -181,8 +181,7 @@ def _tuples(made: Any, fields: int) -> Iterator[tuple[Any, ...]]:
     for one in made if isinstance(made, list) else [] if made is None else [made]:
         row = one if isinstance(one, tuple) else (one,)
         if len(row) != fields:
-            msg = f"convert returned {counted(len(row), 'value')}, expected {fields}: {row!r:.200}"
-            raise ValueError(msg)
+            raise ValueError(f"convert returned {counted(len(row), 'value')}, expected {fields}: {row!r:.200}")
         yield row
 
 

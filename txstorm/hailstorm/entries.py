@@ -38,8 +38,7 @@ def entries_of(state: Any) -> pa.Table:
             return _table([list(state), [_json(one) for one in state.values()]], OBJECT)
         return _table([[_json(state)]], VALUE)
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"a saved state is a JSON value, got {shown(state)}: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"a saved state is a JSON value, got {shown(state)}: {error}") from error
 
 
 def state_of(entries: pa.Table) -> Any:
@@ -184,8 +183,7 @@ _READS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
 def _list(text: str, size: int) -> list[Any]:
     found = _parsed(text)
     if not isinstance(found, list) or len(found) != size:
-        msg = f"expected a key of {size} columns, got {text[:80]!r}"
-        raise InputError(msg)
+        raise InputError(f"expected a key of {size} columns, got {text[:80]!r}")
     return found
 
 
@@ -193,8 +191,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        msg = f"expected JSON, got {text[:80]!r}"
-        raise InputError(msg) from error
+        raise InputError(f"expected JSON, got {text[:80]!r}") from error
 
 
 def _unfit(kind: pa.DataType, error: Exception) -> InputError:

@@ -74,11 +74,10 @@ class HailstormFileSource:
         for path in absolute(paths, "file source"):
             name = Path(path).stem
             if name in self.paths:
-                msg = (
+                raise InputError(
                     f"file source: {self.paths[name]} and {path} have the same name, {name!r}, and it is the name of a "
                     "partition; rename one of them"
                 )
-                raise InputError(msg)
             self.paths[name] = path
         self.partitions = tuple(sorted(self.paths, key=natural))
         self._indexes = {name: LineIndex(path) for name, path in self.paths.items()}
@@ -102,8 +101,7 @@ class HailstormFileSource:
             msg = f"file source: no partition {partition!r}{near(str(partition), list(self.partitions))}; it has {has}"
             raise InputError(msg)
         if offset < 0 or count < 0:
-            msg = f"file source: expected an offset and a count of at least 0, got {offset} and {count}"
-            raise InputError(msg)
+            raise InputError(f"file source: expected an offset and a count of at least 0, got {offset} and {count}")
         at = self.position(partition, offset)
         lines = [] if at is None else read_lines(self.paths[partition], at, count, cyclic=self.cyclic)
         return [(without_end(line), offset + number) for number, line in enumerate(lines)]
@@ -157,8 +155,7 @@ class LineSpout(TransactionalSpout):
 
     def __init__(self, source: HailstormFileSource, max_batch_rows: int) -> None:
         if isinstance(max_batch_rows, bool) or not isinstance(max_batch_rows, int) or max_batch_rows < 1:
-            msg = f"file source: max_batch_rows: expected an int of at least 1, got {max_batch_rows!r}"
-            raise InputError(msg)
+            raise InputError(f"file source: max_batch_rows: expected an int of at least 1, got {max_batch_rows!r}")
         self.source = source
         self.rows = max_batch_rows
 

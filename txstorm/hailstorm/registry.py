@@ -249,8 +249,7 @@ class Registry:
             except (AnswerLost, SessionOver):
                 pass
             self._session = None
-        msg = f"ZooKeeper {zookeeper.hosts}: expected to write below {self._root}, got {TRIES} refusals"
-        raise TxstormError(msg)
+        raise TxstormError(f"ZooKeeper {zookeeper.hosts}: expected to write below {self._root}, got {TRIES} refusals")
 
     def _read(self, zookeeper: ZooKeeperSession) -> None:
         """Read which nodes there are, also those of a run that has ended and whose session has not."""

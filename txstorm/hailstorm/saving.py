@@ -86,8 +86,7 @@ class BoltStates:
         (value,) = value_fields(state)
         if any(is_object(one) != bool(self.plan.key) for one in saved):
             kind = "an object with a state per key" if self.plan.key else "one state per instance"
-            msg = f"expected {kind}"
-            raise InputError(msg)
+            raise InputError(f"expected {kind}")
         fields = key_fields(state)
         if self.plan.key:
             parts = [keyed_rows(one, fields, value, as_json=self.as_json) for one in saved]
@@ -169,12 +168,11 @@ def beginning(store: SnapshotStore, topology: Topology, *, from_beginning: bool 
             for bolt, instances in found.items()
             for at, clocks in enumerate(instances or [[]])
         ]
-        msg = (
+        raise InputError(
             f"snapshot store {store.name}: no clock is common to all instances of all bolts of {topology.id!r}; they "
             f"have {'; '.join(known)}. Begin with an empty state and the beginning of the source: --from-beginning "
             "(in Python: from_beginning=True), or give another store"
         )
-        raise InputError(msg)
     tables = {one.table: _restored(store, one, len(found[one.bolt]), common[0]) for one in bolts}
     return Beginning(common[0], tables, store.name)
 

@@ -67,14 +67,12 @@ class Sink(AssembledBolt):
     def __init__(self, consumer: Any, every: int = 1) -> None:
         committer = isinstance(consumer, BatchBolt) and isinstance(consumer, Committer)
         if getattr(consumer, "reads_frames", False) or not (committer or callable(consumer)):
-            msg = (
+            raise InputError(
                 f"Sink: expected a committer such as LinesSink, or a function of values, txid and number, got "
                 f"{described(consumer)}"
             )
-            raise InputError(msg)
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            msg = f"Sink: every: expected an int of at least 1, got {every!r}"
-            raise InputError(msg)
+            raise InputError(f"Sink: every: expected an int of at least 1, got {every!r}")
         self.consumer = consumer
         self.every = every
 

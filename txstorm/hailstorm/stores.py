@@ -121,8 +121,7 @@ class _EntryStore(SnapshotStore):
 
     def __init__(self, name: str, keep: int = KEEP) -> None:
         if type(keep) is not int or keep < 1:
-            msg = f"{name}: keep: expected an int of at least 1, got {keep!r}"
-            raise InputError(msg)
+            raise InputError(f"{name}: keep: expected an int of at least 1, got {keep!r}")
         self.name, self.keep = name, keep
         self.topology = ""
 
@@ -181,8 +180,7 @@ class _EntryStore(SnapshotStore):
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            msg = f"snapshot store {self.name}: cannot {what}{where}: {error}"
-            raise InputError(msg) from error
+            raise InputError(f"snapshot store {self.name}: cannot {what}{where}: {error}") from error
 
     def _check_owner(self, topology: str, version: int) -> None:
         """Raise `InputError` for what a newer version, or another topology, has saved."""
@@ -190,11 +188,10 @@ class _EntryStore(SnapshotStore):
             msg = f"snapshot store {self.name}: has format {version}, this txstorm reads {VERSION}; use a newer one"
             raise InputError(msg)
         if self.topology and topology and topology != self.topology:
-            msg = (
+            raise InputError(
                 f"snapshot store {self.name}: belongs to topology {topology!r}, not to {self.topology!r}; give each "
                 "topology a store of its own"
             )
-            raise InputError(msg)
 
     @abstractmethod
     def _check_all(self) -> None:
@@ -460,8 +457,7 @@ def open_store(spec: str | SnapshotStore, keep: int = KEEP) -> SnapshotStore:
     kind, colon, place = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if not colon or kind not in _KINDS or (not place and kind != "memory"):
         shown = masked_url(spec) if isinstance(spec, str) else repr(spec)
-        msg = f"store of snapshots: expected memory:, dir:PATH, dir:URI or sql:URL, got {shown!r}"
-        raise InputError(msg)
+        raise InputError(f"store of snapshots: expected memory:, dir:PATH, dir:URI or sql:URL, got {shown!r}")
     return _KINDS[kind](place, keep)
 
 
@@ -471,8 +467,7 @@ def _file_system(name: str, place: str) -> tuple[fs.FileSystem, str]:
     try:
         found, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowException, OSError, ValueError) as error:
-        msg = f"snapshot store {name}: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"snapshot store {name}: {error}") from error
     except ImportError as error:
         raise MissingDependency(str(error.name), "arrow") from error
     return found, path.rstrip("/")

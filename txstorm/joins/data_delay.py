@@ -108,13 +108,11 @@ def collect(
         InputError: a time is not a number, or an offset not an int.
     """
     if not _is_number(now):
-        msg = f"collect: now: expected a number, got {now!r}"
-        raise InputError(msg)
+        raise InputError(f"collect: now: expected a number, got {now!r}")
     for what, some in {"consumed": consumed, "ends": ends}.items():
         for one, given in some.items():
             if given is not None and type(given) is not int:
-                msg = f"collect: {what}: partition {one!r}: expected an int offset or None, got {given!r}"
-                raise InputError(msg)
+                raise InputError(f"collect: {what}: partition {one!r}: expected an int offset or None, got {given!r}")
     offsets: dict[Hashable, int | None] = {one: consumed.get(one) for one in [*consumed, *ends]}
     caught_up = [one for one, offset in offsets.items() if _at_end(offset, ends.get(one))]
     behind = [one for one in offsets if one not in caught_up]
@@ -190,8 +188,7 @@ class DataDelay:
         from txstorm.clients.http import JsonClient
 
         if unit not in _UNITS:
-            msg = f"DataDelay: unit: expected {', '.join(_UNITS)}, got {unit!r}"
-            raise InputError(msg)
+            raise InputError(f"DataDelay: unit: expected {', '.join(_UNITS)}, got {unit!r}")
         checked_name(name)
         self._client: JsonClient = JsonClient(url, "data delay", token=token, timeout=timeout, retry_for=0)
         self._name, self._unit = name, unit
@@ -244,9 +241,7 @@ def _is_time(value: Any) -> bool:
 def checked_name(name: str) -> str:
     """Return `name`; raise `InputError` unless it can name a data delay."""
     if not isinstance(name, str) or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        msg = f"name of a data delay: expected letters, digits, '-', '_' and '.', got {name!r}"
-        raise InputError(msg)
+        raise InputError(f"name of a data delay: expected letters, digits, '-', '_' and '.', got {name!r}")
     if len(name) > 100 or not name.isascii():
-        msg = f"name of a data delay: expected at most 100 ASCII characters, got {name[:110]!r}"
-        raise InputError(msg)
+        raise InputError(f"name of a data delay: expected at most 100 ASCII characters, got {name[:110]!r}")
     return name

@@ -61,17 +61,15 @@ class Deduplicator(AssembledBolt):
             raise InputError(msg)
         if (quiet is None) is (keep is None):
             got = "neither" if quiet is None else "both"
-            msg = (
+            raise InputError(
                 "Deduplicator: expected either quiet= (active after each start, until there are no duplicates for that "
                 f"long) or keep= (always active, ids are known for that long), got {got}"
             )
-            raise InputError(msg)
         if recent is not None and not callable(recent):
-            msg = (
+            raise InputError(
                 f"Deduplicator: recent: expected a function that returns ids, got {recent!r}; see also "
                 "txstorm.recent_in_sink, recent_in_state and recent_in_topic"
             )
-            raise InputError(msg)
         self.quiet = None if quiet is None else duration(quiet, "Deduplicator: quiet").microseconds
         self.keep = None if keep is None else duration(keep, "Deduplicator: keep").microseconds
         self.recent = recent

@@ -234,8 +234,7 @@ class RecallingCommitter(IdCommitter):
         width = len(self.plan.id)
         answer = self._recent.value()
         if isinstance(answer, str | bytes):
-            msg = f"{component}: recent() returned {answer[:40]!r}, expected a list of ids"
-            raise InputError(msg)
+            raise InputError(f"{component}: recent() returned {answer[:40]!r}, expected a list of ids")
         given = list(islice(answer, MOST_RECENT + 1))
         if len(given) > MOST_RECENT:
             msg = f"{component}: recent() returned more than {MOST_RECENT:,} ids; return those of the last results only"
@@ -295,6 +294,5 @@ def _parts(component: str, given: Any, width: int) -> Sequence[Any]:
     if width == 1:
         return [given]
     if not isinstance(given, tuple | list) or len(given) != width:
-        msg = f"{component}: recent() returned {given!r}, expected ids of {width} values, each a tuple"
-        raise InputError(msg)
+        raise InputError(f"{component}: recent() returned {given!r}, expected ids of {width} values, each a tuple")
     return given

@@ -112,8 +112,7 @@ class JoinBolt(WindowedBolt):
         self.selector = given[0] if isinstance(given[0], Selector) else None
         named = given[1:] if self.selector is not None else given
         if len(named) != 2:
-            msg = f"JoinBolt: expected a stream and its join field, got {', '.join(map(repr, given))}"
-            raise InputError(msg)
+            raise InputError(f"JoinBolt: expected a stream and its join field, got {', '.join(map(repr, given))}")
         self.first = _named("JoinBolt: stream", named[0])
         self.join_fields = {self.first: _field("JoinBolt", named[1])}
         self.bounds, self.renamed = BoundNames.of("JoinBolt", names), tuple(names or ())
@@ -140,12 +139,10 @@ class JoinBolt(WindowedBolt):
         """
         flat = [one for name in names for one in (name if isinstance(name, list | tuple) else [name])]
         if not flat or not all(isinstance(one, str) for one in flat):
-            msg = f"select: expected names of fields, such as 'a, stream:b', got {names!r}"
-            raise InputError(msg)
+            raise InputError(f"select: expected names of fields, such as 'a, stream:b', got {names!r}")
         given = tuple(one.strip() for text in flat for one in text.split(","))
         if not all(one.strip(":") for one in given):
-            msg = f"select: expected names of fields between commas, such as 'a, stream:b', got {names!r}"
-            raise InputError(msg)
+            raise InputError(f"select: expected names of fields between commas, such as 'a, stream:b', got {names!r}")
         self.selected = given
         return self
 
@@ -161,8 +158,7 @@ class JoinBolt(WindowedBolt):
         what = "left_join" if step.left else "join"
         _named(f"{what}: stream", step.stream)
         if step.stream in self.join_fields:
-            msg = f"{what}: stream {step.stream!r} is joined already; join each stream once"
-            raise InputError(msg)
+            raise InputError(f"{what}: stream {step.stream!r} is joined already; join each stream once")
         if step.other not in self.join_fields:
             named = ", ".join(self.join_fields)
             msg = f"{what}: stream {step.other!r} is not joined yet; join to one of those named before: {named}"
@@ -266,8 +262,7 @@ def _check_keys(inputs: Sequence[InputPlan], plan: JoinPlan, chunk: Chunk) -> No
     try:
         numbered_keys({name: values})
     except StateError as error:
-        msg = f"{error}, but is the value of the join field {name}:{'.'.join(path)}"
-        raise StateError(msg) from None
+        raise StateError(f"{error}, but is the value of the join field {name}:{'.'.join(path)}") from None
 
 
 _SURE_KEYS = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
@@ -283,8 +278,7 @@ def _named(what: str, name: Any) -> str:
 
 def _field(what: str, field: Any) -> str:
     if not isinstance(field, str) or not field or ":" in field:
-        msg = f"{what}: expected the name of the join field, without its stream, got {field!r}"
-        raise InputError(msg)
+        raise InputError(f"{what}: expected the name of the join field, without its stream, got {field!r}")
     return field
 
 

@@ -138,11 +138,10 @@ class CheckedSideTimes(SideTimes):
             role = "key" if name in self._side.key else "id"
             if not is_key(value) or (value is None and role == "id"):
                 what = "None" if value is None else f"{type(value).__name__} {shown(value)}"
-                msg = (
+                raise ValueError(
                     f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
                     f"{what}; use {KEY_TYPES}, for ids without None{LEAVE_OUT}"
                 )
-                raise ValueError(msg)
         key = tuple(found[name] for name in self._side.key if name in found)
         try:
             if key and None not in key:
@@ -151,8 +150,7 @@ class CheckedSideTimes(SideTimes):
                 if name not in self._side.key:
                     key_bytes(value, "id")
         except StateError as error:
-            msg = f"{self._plan.id}: {self._side!r}: {error}{LEAVE_OUT}"
-            raise ValueError(msg) from None
+            raise ValueError(f"{self._plan.id}: {self._side!r}: {error}{LEAVE_OUT}") from None
 
 
 def _storable(column: Any, *, optional: bool, most: int) -> bool:

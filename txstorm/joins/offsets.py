@@ -25,24 +25,20 @@ def first_at_or_after(time_of: Callable[[int], float], start: int, end: int, wan
         InputError: `start` is after `end`, or a time is not a number, for example because an offset has no record.
     """
     if not callable(time_of):
-        msg = f"first_at_or_after: expected a function of an offset, got {time_of!r}"
-        raise InputError(msg)
+        raise InputError(f"first_at_or_after: expected a function of an offset, got {time_of!r}")
     if not (isinstance(start, Integral) and isinstance(end, Integral)) or start > end:
-        msg = f"first_at_or_after: expected int offsets with start <= end, got {start!r} and {end!r}"
-        raise InputError(msg)
+        raise InputError(f"first_at_or_after: expected int offsets with start <= end, got {start!r} and {end!r}")
     if not _is_time(wanted):
-        msg = f"first_at_or_after: expected a number for the time wanted, got {wanted!r}"
-        raise InputError(msg)
+        raise InputError(f"first_at_or_after: expected a number for the time wanted, got {wanted!r}")
     low, high = int(start), int(end)
     while low < high:
         middle = (low + high) // 2
         time = time_of(middle)
         if not _is_time(time):
-            msg = (
+            raise InputError(
                 f"first_at_or_after: time_of({middle}) returned {time!r}, expected a number; for an offset without a "
                 "record, return the time of the record after it"
             )
-            raise InputError(msg)
         if time < wanted:
             low = middle + 1
         else:

@@ -64,8 +64,7 @@ class Side:
     ) -> None:
         for name, given in {"component": component, "stream": stream}.items():
             if not isinstance(given, str) or not given:
-                msg = f"Side: {name}: expected a name, got {given!r}"
-                raise InputError(msg)
+                raise InputError(f"Side: {name}: expected a name, got {given!r}")
         if key is None or time is None:
             missing = "key" if key is None else "time"
             msg = f"Side {component!r}: {missing} is missing; name the field, as in Side(…, key='user', time='ts')"
@@ -81,14 +80,12 @@ class Side:
         self.clock = ClockRule.of(max_ahead, f"{where}: max_ahead")
         self.partition = partition
         if isinstance(partitions, str) or not isinstance(partitions, Sequence | None):
-            msg = f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}"
-            raise InputError(msg)
+            raise InputError(f"Side {component!r}: partitions: expected a list of partitions, got {partitions!r}")
         self.partitions = None if partitions is None else tuple(map(name_of, partitions))
         self.columns = None if columns is None else dict(columns)
         _check_columns(component, self.columns or {}, time)
         if not isinstance(unit, str) or unit not in UNITS:
-            msg = f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}"
-            raise InputError(msg)
+            raise InputError(f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}")
 
     def __repr__(self) -> str:
         stream = "" if self.stream == DEFAULT_STREAM else f", {self.stream!r}"
@@ -107,8 +104,7 @@ def _check_fields(component: str, key: Any, others: Mapping[str, Any]) -> None:
         if one is not None and (not isinstance(one, str) or not one):
             fault = f"{what}: expected a field, got {one!r}"
     if fault is not None:
-        msg = f"Side {component!r}: {fault}"
-        raise InputError(msg)
+        raise InputError(f"Side {component!r}: {fault}")
 
 
 def _check_columns(component: str, columns: Mapping[str, Any], time: str) -> None:
@@ -124,8 +120,7 @@ def _check_columns(component: str, columns: Mapping[str, Any], time: str) -> Non
         elif name == time and not (pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz)):
             fault = f"{name!r} is the time; expected int or datetime, got {kind}"
     if fault is not None:
-        msg = f"Side {component!r}: columns: {fault}"
-        raise InputError(msg)
+        raise InputError(f"Side {component!r}: columns: {fault}")
 
 
 def key_faults(fields: Iterable[tuple[str, Any]], others: Iterable[tuple[str, Any]]) -> Iterator[str]:

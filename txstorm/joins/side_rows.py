@@ -182,11 +182,10 @@ class SideForm:
         try:
             return typed(values, kind)
         except Misfit as error:
-            msg = (
+            raise InputError(
                 f"{self.side!r}: field {field!r} does not fit the type {kind} that columns declares ({error}); "
                 "declare a type that holds all its values, or leave the field out of columns"
-            )
-            raise InputError(msg) from error.of(field, kind)
+            ) from error.of(field, kind)
 
     def _key_texts(self, chunk: Chunk) -> pa.Array:
         """Return the keys of several fields as texts; None if one of the fields is None."""
@@ -247,11 +246,10 @@ def arrivals_of(txid: int, positions: Numbers) -> Numbers:
         InputError: the transaction has more rows than there are arrivals.
     """
     if len(positions) and int(positions.max()) >> POSITION_BITS:
-        msg = (
+        raise InputError(
             f"transaction {txid} has too many rows for a join: expected at most {1 << POSITION_BITS:,}, evenly "
             "distributed over its tasks; lower the caps of the spout, such as max_batch_rows"
         )
-        raise InputError(msg)
     return positions + (txid << POSITION_BITS)
 
 

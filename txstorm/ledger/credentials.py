@@ -58,11 +58,10 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
     """Raise `SecretRefused` if opening `spec` would send a secret to a host that only `directory` names."""
     if spec.kind == DELTA and (scheme := spec.place.partition("://")[0]) != spec.place:
         if scheme.lower() not in STORES and spec.place not in _named_hosts:
-            msg = (
+            raise SecretRefused(
                 f"ledger {spec}: expected one of an object store ({', '.join(STORES)}), or a ledger that you name; "
                 f"got it from {_source(directory)}: if it is right, add --ledger {shlex.quote(str(spec))}"
             )
-            raise SecretRefused(msg)
         return
     if spec.kind != ZOOKEEPER or not os.environ.get(AUTH):
         return
@@ -74,11 +73,10 @@ def check_named(spec: LedgerSpec, directory: Path | None, settings: Settings | N
     if _ask(f"{_source(directory)} says that its ledger is at {shown}. Send the password of user {user!r} there?"):
         _named_hosts.update(unnamed)
         return
-    msg = (
+    raise SecretRefused(
         f"ledger {spec}: the password in {AUTH} is not sent to {shown}, which only {_source(directory)} names. If that "
         f"is the right place, add --ledger {shlex.quote(str(spec))} to the command, or set {AUTH_HOSTS}={shown}"
     )
-    raise SecretRefused(msg)
 
 
 def over_tls(recorded: Settings, spec: LedgerSpec) -> Settings:

@@ -146,11 +146,10 @@ def chosen_ledger(data_dir: Path, given: str | None) -> LedgerSpec:
     wanted = parse_ledger(given)
     if found is None or found == wanted or _moved(found, data_dir, wanted):
         return wanted
-    msg = (
+    raise InputError(
         f"data directory {data_dir} uses the ledger {found}, not {wanted}; leave out --ledger, or move the ledger: "
         f"txstorm ledger copy {data_dir} {wanted}"
     )
-    raise InputError(msg)
 
 
 def ledger_is_there(ledger: LedgerSpec, data_dir: Path, settings: Settings | None = None) -> bool:
@@ -199,11 +198,10 @@ def _in_memory(directory: Path | None, *, create: bool) -> MemoryLedger:
     with _memory_lock:
         if key not in _memory:
             if not create:
-                msg = (
+                raise DataDirectoryError(
                     f"data directory {key}: its ledger was in the memory of a process that has ended; expected it in "
                     f"this one; rebuild it from the tables: txstorm recover {key} --ledger sqlite:{key / LEDGER_FILE}"
                 )
-                raise DataDirectoryError(msg)
             _memory[key] = MemoryLedger()
         return _memory[key].beside()
 
@@ -211,11 +209,10 @@ def _in_memory(directory: Path | None, *, create: bool) -> MemoryLedger:
 def _check_same_disk(ledger: LedgerSpec, directory: Path) -> None:
     devices = {_existing(path).stat().st_dev for path in (Path(ledger.place).parent, directory.absolute())}
     if len(devices) > 1:
-        msg = (
+        raise InputError(
             f"ledger {ledger}: expected it on the file system of the tables in {directory}, got another one; SQLite's "
             "file and the tables must survive together: put it there, or take a zookeeper or delta ledger"
         )
-        raise InputError(msg)
 
 
 def _existing(path: Path) -> Path:
@@ -233,12 +230,11 @@ def local_directory(data_dir: str | Path) -> Path:
     if (scheme := _SCHEME.match(text)) is None:
         return Path(text)
     shown = masked_url(text)
-    msg = (
+    raise InputError(
         f"data directory {shown!r}: expected a path, got scheme {scheme[1]!r}; tables are written to a directory that "
         "the driver and all workers reach under one path: on a local disk, or on one that is mounted (on Databricks "
         "/Volumes/… or /dbfs/…) with --ledger zookeeper:… or delta:…; an object store can hold the ledger only"
     )
-    raise InputError(msg)
 
 
 def make_durable_directory(directory: Path) -> None:

@@ -245,8 +245,7 @@ class MonoidPlan:
         # A number of another type would spoil the sum of all tuples that it is merged with.
         kind = None if self.monoid.how is None else arrow_type(self.monoid.column)
         if kind is not None and (fault := misfit(kind, state)) is not None:
-            msg = f"state {self.bolt.table!r}: to_state: {fault}"
-            raise StateError(msg)
+            raise StateError(f"state {self.bolt.table!r}: to_state: {fault}")
         return state
 
     def key_of(self, row: Any) -> Any:
@@ -258,6 +257,5 @@ class MonoidPlan:
         for value, (name, declared) in zip(values, self.bolt.keys.items(), strict=True):
             kind = arrow_type(declared)
             if kind is not None and (fault := misfit(kind, value)) is not None:
-                msg = f"state {self.bolt.table!r}, key column {name!r}: {fault}"
-                raise StateError(msg)
+                raise StateError(f"state {self.bolt.table!r}, key column {name!r}: {fault}")
         return values[0] if len(values) == 1 else values

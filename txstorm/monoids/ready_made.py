@@ -129,8 +129,7 @@ class _Number(Monoid):
     def __init__(self, column: type = int) -> None:
         if column not in self.kinds:
             names = ", ".join(one.__name__ for one in self.kinds)
-            msg = f"{type(self).__name__}: expected the type of its numbers, one of {names}, got {column!r}"
-            raise InputError(msg)
+            raise InputError(f"{type(self).__name__}: expected the type of its numbers, one of {names}, got {column!r}")
         self.column = column
         self.exact = column is not float
 
@@ -265,8 +264,7 @@ class SetUnion(Monoid):
         made = {any_text(one): plain(one) for one in values if one is not None}
         strange = [one for one in made.values() if type(one) not in (str, int, float, bool)]
         if strange:
-            msg = f"SetUnion: expected a text, a number or a boolean, got {strange[0]!r:.100}"
-            raise StateError(msg)
+            raise StateError(f"SetUnion: expected a text, a number or a boolean, got {strange[0]!r:.100}")
         return made
 
     def fold(self, rows: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
@@ -296,14 +294,12 @@ class TopN(Monoid):
 
     def __init__(self, n: int, key: Any = str) -> None:
         if type(n) is not int or n < 1:
-            msg = f"TopN: expected a number of keys, an int of at least 1, got {n!r}"
-            raise InputError(msg)
+            raise InputError(f"TopN: expected a number of keys, an int of at least 1, got {n!r}")
         from txstorm.api.state import arrow_type
 
         kind = arrow_type(key)
         if kind is None:
-            msg = f"TopN: key: expected a type of a column, such as str or int, got {key!r}"
-            raise InputError(msg)
+            raise InputError(f"TopN: key: expected a type of a column, such as str or int, got {key!r}")
         self.n = n
         self.column = pa.list_(pa.struct([("key", kind), ("count", pa.int64())]))
 

@@ -288,6 +288,5 @@ class Quantiles(Sketch):
 
 def _within(what: str, given: int, least: int, most: int) -> int:
     if type(given) is not int or not least <= given <= most:
-        msg = f"{what}: expected an int of {least} to {most}, got {given!r}"
-        raise InputError(msg)
+        raise InputError(f"{what}: expected an int of {least} to {most}, got {given!r}")
     return given

@@ -86,12 +86,10 @@ def directory_positions(data_dir: str | Path, source: str | None = None) -> Cons
     """
     txid, document = committed_document(data_dir)
     if document is None:
-        msg = f"data directory {data_dir}: nothing is committed yet; start the topology"
-        raise AwayError(msg)
+        raise AwayError(f"data directory {data_dir}: nothing is committed yet; start the topology")
     sources = document.get("sources") or {"": document}
     if source is not None and source not in sources:
-        msg = f"data directory {data_dir}: no source {source!r} in txid {txid}{near(source, list(sources))}"
-        raise InputError(msg)
+        raise InputError(f"data directory {data_dir}: no source {source!r} in txid {txid}{near(source, list(sources))}")
     chosen = sources.values() if source is None else [sources[source]]
     reads = [meta["topics"] for one in chosen if isinstance(meta := one.get("meta"), Mapping) and "topics" in meta]
     if not reads:
@@ -179,8 +177,7 @@ class DelayCollector:
         if consumed.ids and (others := sorted(set(self._topics) - consumed.ids.keys())):
             read = sorted(consumed.ids)
             hint = near(others[0], read)
-            msg = f"kafka: the consumer does not read topic {others[0]!r}{hint}; it reads {', '.join(read)}"
-            raise InputError(msg)
+            raise InputError(f"kafka: the consumer does not read topic {others[0]!r}{hint}; it reads {', '.join(read)}")
         topics = self._existing(self._topics or {name for name, _ in consumed.next})
         ids = {name: topic.id for name, topic in topics.items()}
         if any(self._ids.get(name, id) != id for name, id in ids.items()):
@@ -202,11 +199,9 @@ class DelayCollector:
     def _existing(self, names: Collection[str]) -> dict[str, Topic]:
         found = self._cluster.topics(names, ASK)
         if missing := sorted(set(names) - found.keys()):
-            msg = f"kafka: no topic {missing[0]!r}{near(missing[0], self._cluster.names(ASK))}"
-            raise InputError(msg)
+            raise InputError(f"kafka: no topic {missing[0]!r}{near(missing[0], self._cluster.names(ASK))}")
         if not found:
-            msg = "kafka: the consumer has committed no position yet; start it, or name its topics"
-            raise AwayError(msg)
+            raise AwayError("kafka: the consumer has committed no position yet; start it, or name its topics")
         return found
 
     def _offsets(self, cluster: Cluster, partitions: Collection[Partition], which: int) -> dict[Partition, int]:

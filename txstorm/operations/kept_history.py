@@ -32,21 +32,19 @@ def history_row(directory: Path, timeline: int, txid: int) -> dict[str, Any]:
     for row in reversed(rows.filter(pc.field("txid") == txid).to_pylist()):
         if row["timeline"] <= timeline and row["extents"] not in (None, "null"):
             return {**row, "extents": json.loads(row["extents"])}
-    msg = (
+    raise DataDirectoryError(
         f"{directory}: the history does not record what the source delivered for txid {txid}, so no run could continue "
         "after it; choose another txid, txstorm history shows those that are known"
     )
-    raise DataDirectoryError(msg)
 
 
 def check_in_history(directory: Path, books: Books, txid: int) -> None:
     """Raise `InputError` if `txid` is before the beginning of the retained history."""
     if txid < (kept := books.kept()):
-        msg = (
+        raise InputError(
             f"{directory}: txid {txid} is before the kept history, which begins with txid {kept} (history_retention); "
             f"ask for {kept} or later"
         )
-        raise InputError(msg)
 
 
 def txid_at_clock(data_dir: str | Path, clock: Mapping[str, int]) -> int:
@@ -63,13 +61,11 @@ def txid_at_clock(data_dir: str | Path, clock: Mapping[str, int]) -> int:
             found[row["txid"]] = clock_of(json.loads(row["extents"] or "null"))
     known = {txid: one for txid, one in sorted(found.items()) if one is not None}
     if not known:
-        msg = f"{directory}: no transaction has a clock: its source has none, or nothing is committed yet"
-        raise InputError(msg)
+        raise InputError(f"{directory}: no transaction has a clock: its source has none, or nothing is committed yet")
     for txid, one in known.items():
         if one == wanted:
             return txid
     before = [f"{one} (txid {txid})" for txid, one in known.items() if wanted.reaches(one)][-1:]
     after = [f"{one} (txid {txid})" for txid, one in known.items() if one.reaches(wanted)][:1]
     nearest = " and ".join(before + after) or f"none is comparable; the last one is {list(known.values())[-1]}"
-    msg = f"{directory}: no kept transaction has the clock {wanted}; the nearest ones: {nearest}"
-    raise InputError(msg)
+    raise InputError(f"{directory}: no kept transaction has the clock {wanted}; the nearest ones: {nearest}")

@@ -118,10 +118,9 @@ def _check_target(right: Ledger, old: Named, new: Named) -> None:
     if right.get(COPYING) is not None or moved_to(right) == str(old.ledger):
         return
     if right.children(""):
-        msg = (
+        raise InputError(
             f"ledger {new.ledger}: expected a new one, got one that is not empty; choose another location for the copy"
         )
-        raise InputError(msg)
 
 
 def _fill(right: Ledger, entries: dict[str, Entry]) -> None:

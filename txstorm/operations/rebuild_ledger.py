@@ -103,11 +103,10 @@ def _target(directory: Path, ledger: str | None) -> LedgerSpec:
     wanted = chosen_ledger(directory, None) if ledger is None else named_ledger(ledger)
     for one in {one for one in (recorded, wanted) if one is not None}:
         if ledger_is_there(one, directory) and _is_whole(one, directory):
-            msg = (
+            raise InputError(
                 f"data directory {directory}: its ledger {one} exists; expected it to be lost: start the topology, "
                 "or, where the ledger is damaged, move it away first"
             )
-            raise InputError(msg)
     return wanted
 
 

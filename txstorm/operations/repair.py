@@ -80,16 +80,14 @@ def _check_unpublished(data_dir: Path, intent: Intent) -> None:
     unpublished = False  # maps and outlets are published after all tables
     for one in publications(data_dir, intent):
         if one.published:
-            msg = (
+            raise InputError(
                 f"{data_dir}: txids {intent.first}-{intent.last} are published in table {one.uri} and cannot be "
                 "abandoned: fix what blocks the other tables and start the topology, which rolls them forward; only a "
                 f"rewind to before txid {intent.first} undoes them"
             )
-            raise InputError(msg)
         if one.published is None and not (unpublished and table_ref(one.uri).kind in OUTSIDE):
-            msg = (
+            raise InputError(
                 f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} is unknown: {one.cause}; "
                 "they cannot be abandoned before it can be read"
             )
-            raise InputError(msg)
         unpublished = unpublished or not one.cause

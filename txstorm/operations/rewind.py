@@ -179,12 +179,11 @@ def _migrated(directory: Path, books: Books) -> dict[str, Any]:
     made = {"topology": identity.topology, "txid": txid, "timeline": identity.timeline}
     if clashes := [f"state {one.name}: {' and '.join(texts)}" for one in old for texts in one.clashes]:
         few, more = clashes[:MENTIONED], len(clashes) - MENTIONED
-        msg = (
+        raise InputError(
             f"{directory}: equal keys, which an older txstorm has kept apart, would become one:\n  "
             + "\n  ".join([*few, *([f"and {more} more"] if more > 0 else [])])
             + "\nNothing was changed. The tables go on as they are; migrate once only one of each is left"
         )
-        raise InputError(msg)
     if old and txid > 0:
         by_name, now = {one.name: one for one in old}, THREADS.now() // 1000
         tables = [
@@ -236,23 +235,21 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
         raise InputError(f"{directory}: no map or outlet {unknown[0]!r} to keep; there are {known}")
     asked = {uri: name for uri, name in names.items() if not _is_hooks(directory, uri)}
     if missing := sorted(uri for uri, name in asked.items() if name not in keep and uri not in keep):
-        msg = (
+        raise InputError(
             f"{directory}: {', '.join(missing)} cannot be taken back, being in another system; with --keep "
             f"{' --keep '.join(names[uri] for uri in missing)} it stays as it is, and what is processed again is put "
             "there again"
         )
-        raise InputError(msg)
     _check_waiting(directory, books)
 
 
 def _check_waiting(directory: Path, books: Books) -> None:
     waiting = [intent for intent in books.live_intents() if waits_for_code(intent)]
     if waiting:
-        msg = (
+        raise InputError(
             f"{directory}: txids {waiting[0].first}-{waiting[-1].last} are decided and wait for a map or outlet; start "
             "the topology once, which puts them, and try again then"
         )
-        raise InputError(msg)
 
 
 def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | None:
@@ -265,8 +262,7 @@ def _row(directory: Path, identity: Identity, txid: int) -> dict[str, Any] | Non
         own = {"timeline": identity.timeline + 1, "first": txid, "last": txid, "versions": {}}
         return {**history_row(directory, identity.timeline, txid), **own}
     if 1 not in known:
-        msg = f"{directory}: txid 0 is older than what is known of the topology here; choose a later one"
-        raise InputError(msg)
+        raise InputError(f"{directory}: txid 0 is older than what is known of the topology here; choose a later one")
     return None
 
 

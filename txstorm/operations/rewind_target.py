@@ -84,13 +84,11 @@ def rewind_target(
         SpoutError: the brokers do not answer, or the topics are others by now.
     """
     if not isinstance(time, datetime) or time.tzinfo is None:
-        msg = f"rewind: expected a time with a zone, an aware datetime, got {time!r}"
-        raise InputError(msg)
+        raise InputError(f"rewind: expected a time with a zone, an aware datetime, got {time!r}")
     directory = check_readable(data_dir)
     identity, last = identity_of(directory), committed_txid(directory)
     if identity is None or not last:
-        msg = f"{directory}: no transaction is committed there; there is nothing to rewind"
-        raise DataDirectoryError(msg)
+        raise DataDirectoryError(f"{directory}: no transaction is committed there; there is nothing to rewind")
     time = time.astimezone(UTC)
     when = (time - EPOCH) // MICROSECOND
     names = timed_components(directory) if component is None else [_known(directory, component)]
@@ -103,11 +101,10 @@ def rewind_target(
         msg = f"{directory}: {component!r} has no event time, or has received nothing yet; leave --component out"
         raise InputError(msg)
     if code is None:
-        msg = (
+        raise InputError(
             f"{directory}: no windows or joins of event time, so the topics decide, and these are asked through the "
             "code of the topology; give it as well"
         )
-        raise InputError(msg)
     topology = code()
     spout = topology.spout
     context = TaskContext(topology.id, spout.id, 0, spout.parallelism, topology.settings.model_dump())
@@ -121,8 +118,7 @@ def _known(directory: Path, component: str) -> str:
     known = timed_components(directory)
     if component not in known:
         there = f"there are {', '.join(known)}" if known else "there are none"
-        msg = f"{directory}: no windowed component or join {component!r}{near(component, known)}; {there}"
-        raise InputError(msg)
+        raise InputError(f"{directory}: no windowed component or join {component!r}{near(component, known)}; {there}")
     return component
 
 
@@ -157,11 +153,10 @@ class _TopicOffsets:
         self._planner = asked
         wanted = asked.offsets_at(when)
         if wanted is None:
-            msg = (
+            raise InputError(
                 f"{directory}: no windows or joins of event time, and no source is a topic whose records have times; "
                 "choose the transaction yourself, with --to-txid: txstorm history shows when each was processed"
             )
-            raise InputError(msg)
         self._wanted: Mapping[str, int] = wanted
         rows = read_directory_history(directory).select(
             ["txid", "extents"]
@@ -174,8 +169,7 @@ class _TopicOffsets:
             return []
         text = self._documents.get(txid)
         if text in (None, "null"):
-            msg = f"the history has no row of txid {txid} any more"
-            raise StateError(msg)
+            raise StateError(f"the history has no row of txid {txid} any more")
         offsets = self._planner.offsets(json.loads(text))
         return [SourceOffset(one, offsets[one], at) for one, at in sorted(self._wanted.items()) if one in offsets]
 
@@ -198,11 +192,10 @@ class _TopicOffsets:
 def _last_before(directory: Path, time: datetime, last: int, positions: _EventTimes | _TopicOffsets) -> int:
     """Return the last txid up to `last` at which the time was not reached; raise `InputError` if there is none."""
     if positions.reached(last) is None:
-        msg = (
+        raise InputError(
             f"{directory}: {time.isoformat()} is after all that was read: as of txid {last}, the last committed one, "
             f"{positions.newest(last)}; there is nothing to rewind"
         )
-        raise InputError(msg)
     oldest = kept_txid(directory)
     low, high, first = oldest, last, ""  # `high` has reached the time
     while low < high:
@@ -217,9 +210,8 @@ def _last_before(directory: Path, time: datetime, last: int, positions: _EventTi
         else:
             high, first = middle, reached
     if high <= oldest:
-        msg = (
+        raise InputError(
             f"{directory}: {time.isoformat()} is before the kept history: as of txid {oldest}, the first one kept, "
             f"{first or positions.reached(high)}; ask for a later time"
         )
-        raise InputError(msg)
     return high - 1

@@ -287,20 +287,18 @@ def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock
     if not clock:
         raise InputError("clock {}: it names no partitions; give each one of the source, with the last offset to count")
     if wanted is not None and clock != wanted.clock:
-        msg = (
+        raise InputError(
             f"clock {clock}: {wanted.clock} is wanted already, as {wanted.name!r}; wait for that snapshot, or cancel it"
         )
-        raise InputError(msg)
     if wanted is not None:
         return clock
     if planned is not None and (other := sorted(clock.keys() ^ planned.keys())):
         msg = f"clock {clock}: {', '.join(other)}: the source has the partitions {', '.join(planned)}; give each one"
         raise InputError(msg)
     if planned is not None and not clock >= planned:
-        msg = (
+        raise InputError(
             f"clock {clock}: it is behind {planned}, that of the last planned transaction; ask for that or a later one"
         )
-        raise InputError(msg)
     return clock
 
 

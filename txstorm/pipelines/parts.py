@@ -40,12 +40,10 @@ def _type(value: object) -> pa.DataType:
         try:
             return pa.decimal128(int(scaled[1]), int(scaled[2]))
         except ValueError as error:
-            msg = f"expected a decimal of at most 38 digits, got {text!r}: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"expected a decimal of at most 38 digits, got {text!r}: {error}") from None
     if text.strip() not in TYPES:
         hint = near(text, list(TYPES)) or f"; known are {', '.join(TYPES)}, decimal(DIGITS, DECIMALS)"
-        msg = f"expected a type, got {value!r:.100}{hint}"
-        raise ValueError(msg)
+        raise ValueError(f"expected a type, got {value!r:.100}{hint}")
     return arrow_type(TYPES[text.strip()])
 
 

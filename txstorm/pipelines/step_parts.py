@@ -60,8 +60,7 @@ def _how(value: object) -> object:
 
 def _cast(value: object) -> object:
     if isinstance(value, str) and not _CAST.fullmatch(value.strip()):
-        msg = f'expected a type, such as "int" or "decimal(12, 2)", got {value!r:.100}'
-        raise ValueError(msg)
+        raise ValueError(f'expected a type, such as "int" or "decimal(12, 2)", got {value!r:.100}')
     return value
 
 

@@ -110,11 +110,10 @@ def find_tables(data_dir: Path) -> Found:
     owner = opened[0].owner
     for table in opened:
         if table.owner != owner:
-            msg = (
+            raise DataDirectoryError(
                 f"table {table.ref.uri}: belongs to {table.owner}, but {opened[0].ref.uri} to {owner}; expected tables "
                 "of one topology from one moment: restore them from the same copy"
             )
-            raise DataDirectoryError(msg)
     _check_pairs(data_dir, opened)
     history = _history(data_dir, owner.timeline)
     known = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
@@ -345,8 +344,7 @@ def _read(ref: TableRef, data_dir: Path, file: Path) -> tuple[Staged, pa.Schema]
         check_seal(file)
         rows = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as cause:
-        msg = f"staged file {file}: cannot be read ({cause}); restore it from a copy"
-        raise TableCorrupt(msg) from cause
+        raise TableCorrupt(f"staged file {file}: cannot be read ({cause}); restore it from a copy") from cause
     named = int(file.name.split("-")[1])  # used if the file has no rows
     txids = pc.min_max(rows["_txid"]).as_py() if rows.num_rows else {"min": named, "max": named}
     path = str(file.relative_to(data_dir / ref.uri))

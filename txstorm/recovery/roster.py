@@ -152,12 +152,11 @@ def _recorded_sources(topology: Topology, books: Books) -> set[str]:
         if bool(sources) is not composite:
             kinds = ("a composite spout", "a single source")
             was, now = kinds if sources else kinds[::-1]
-            msg = (
+            raise DataDirectoryError(
                 f"spout {topology.spout.id!r}: the positions of txid {txid} are those of {was}, the code has {now}, "
                 "which cannot continue from there; use the former kind (a CompositeSpout may have one source), or "
                 "start in a new data directory"
             )
-            raise DataDirectoryError(msg)
     return {name for sources in found.values() for name in sources}
 
 
@@ -178,8 +177,7 @@ def _named(topology: Topology, books: Books, name: str, left: Mapping[str, str])
     if len(known) == 1:
         return known
     if known:
-        msg = f"--drop {name}: there are {' and '.join(known)}; use one of these names, or each of them"
-        raise InputError(msg)
+        raise InputError(f"--drop {name}: there are {' and '.join(known)}; use one of these names, or each of them")
     gone = books.dropped()
     if any(name in (uri, uri.partition("/")[2]) for uri in gone.tables) or name in gone.sources:
         return []  # dropped by an earlier start with the same command
@@ -216,8 +214,7 @@ def _check_in_flight(topology: Topology, books: Books, sources: Iterable[str]) -
         emitting = {name for name, one in _sources(meta.document).items() if not one.get("skipped")}
         if txid >= currtx and (needed := sorted(emitting.intersection(sources))):
             last = max(books.metas())
-            msg = (
+            raise DataDirectoryError(
                 f"topology {topology.id!r}: txid {txid} is planned with source {needed[0]!r} and not committed; run "
                 f"the code that has it until txid {last} (--until-txid {last}), and drop it then"
             )
-            raise DataDirectoryError(msg)

@@ -144,11 +144,10 @@ def _check_txid(checked: TransactionalTable, recorded: Mapping[str, int], live: 
             if table.uri == uri and table.previous in allowed:
                 allowed.add(intent.last)
     if found not in allowed:
-        msg = (
+        raise TableCorrupt(
             f"table {uri}: the ledger expects it at txid {' or '.join(map(str, sorted(allowed)))}, found {found}; "
             "ledger and tables are not from the same moment: restore both from the same copy"
         )
-        raise TableCorrupt(msg)
 
 
 ELSEWHERE = "it is in an external store, which only the topology's code can reach"

@@ -82,11 +82,10 @@ def _check_not_rewound(books: Books, identity: Identity) -> None:
     found, rewind = books.identity(), books.rewind()
     timeline = rewind.timeline if rewind is not None else found.timeline if found is not None else identity.timeline
     if timeline != identity.timeline:
-        msg = (
+        raise FencedError(
             f"topology {identity.topology!r}: expected timeline {identity.timeline}, as it was read at the start, "
             f"found {timeline} in the ledger: it was rewound meanwhile; start again"
         )
-        raise FencedError(msg)
 
 
 def check_kept(where: Path | TableDirectory, intents: Sequence[Intent]) -> None:

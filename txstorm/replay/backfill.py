@@ -25,25 +25,21 @@ def check_into(recording: Recording, into: str | Path, span: Span) -> Path:
     """Return `into` as a path; raise `InputError` unless it can take a backfill of `span`."""
     target = local_directory(into).absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        msg = f"--into {target}: expected a directory that is new or empty; name another one"
-        raise InputError(msg)
+        raise InputError(f"--into {target}: expected a directory that is new or empty; name another one")
     if target.is_relative_to(recording.data_dir.absolute()):
-        msg = (
+        raise InputError(
             f"--into {target} lies inside {recording.data_dir}, which a replay does not change; name another directory"
         )
-        raise InputError(msg)
     if span.first != 1:
-        msg = (
+        raise InputError(
             f"--into: a backfill begins with txid 1, got --from-txid {span.first}: new tables are empty, so states "
             "would lack the changes of earlier txids; leave --from-txid out"
         )
-        raise InputError(msg)
     if recording.began_with_states:
-        msg = (
+        raise InputError(
             f"--into: {recording.data_dir} began with the states of a snapshot, which new tables would lack; run the "
             "topology in a new directory instead"
         )
-        raise InputError(msg)
     return target
 
 

@@ -70,6 +70,5 @@ def span_of(recording: Recording, first: int | None, last: int | None) -> Span:
     recording.check(span.first)
     recording.check(span.last)
     if len(span) < 1:
-        msg = f"txids {span.first} to {span.last}: expected a range, got one that ends before it begins"
-        raise InputError(msg)
+        raise InputError(f"txids {span.first} to {span.last}: expected a range, got one that ends before it begins")
     return span

@@ -113,17 +113,15 @@ class Recording:
     def check_topology(self, topology: Topology) -> None:
         """Raise `InputError` unless the recording is that of `topology`, and the topology can be replayed."""
         if topology.id != self.identity.topology:
-            msg = (
+            raise InputError(
                 f"{self.data_dir} holds topology {self.identity.topology!r}, but the code is that of {topology.id!r}; "
                 "name the right one with --topology MODULE:ATTRIBUTE"
             )
-            raise InputError(msg)
         if kept_elsewhere := _kept_elsewhere(topology):
-            msg = (
+            raise InputError(
                 f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; the earlier content of such a "
                 "store is not kept, and a replay would change it: name code without it with --topology"
             )
-            raise InputError(msg)
 
     def _identity(self) -> Identity:
         identity = identity_of(self.data_dir)

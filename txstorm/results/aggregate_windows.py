@@ -42,11 +42,10 @@ class AggregateWindows(ComponentWindows):
     def _parts(self, end: datetime | None, key: Sequence[str] | None) -> Iterator[tuple[str, pa.Table]]:
         """Raise `InputError`: an aggregate keeps no tuples."""
         window = "" if end is None else f" of the window that ends at {end.isoformat()}"
-        msg = (
+        raise InputError(
             f"{self.component}: an aggregate keeps no tuples, only numbers per key and part of a window, so those"
             f"{window} cannot be listed; its open windows: txstorm windows {self._data_dir} {self.component}"
         )
-        raise InputError(msg)
 
     @property
     def _keys(self) -> list[str]:

@@ -36,12 +36,11 @@ def check_not_behind(
         # Nothing is recorded for ``state/…``: it follows ``changes/…``.
         expected, found = recorded.get(ref.uri, 0), table.last_txid()
         if (table.owner.timeline, found) < (owner.timeline, expected):
-            msg = (
+            raise TableCorrupt(
                 f"table {data_dir / ref.uri}: according to the ledger it is at txid {expected} of timeline "
                 f"{owner.timeline} or later, found {found} of timeline {table.owner.timeline}; ledger and tables are "
                 "not from the same moment: restore both from the same copy"
             )
-            raise TableCorrupt(msg)
         newest = max(newest, (table.owner.timeline, found))
     return newest
 
@@ -53,9 +52,8 @@ def check_not_ahead(data_dir: Path, newest: tuple[int, int], known: tuple[int, i
         TableCorrupt: the ledger is older than the tables.
     """
     if newest > known:
-        msg = (
+        raise TableCorrupt(
             f"data directory {data_dir}: its tables are at txid {newest[1]} of timeline {newest[0]}, the ledger knows "
             f"nothing after txid {known[1]} of timeline {known[0]}; they are not from the same moment: restore both "
             "from the same copy"
         )
-        raise TableCorrupt(msg)

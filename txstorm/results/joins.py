@@ -45,8 +45,7 @@ def check_join(data_dir: Path, component: str) -> bool:
     if component not in (*joins, *parts):
         known = sorted([*joins, *parts, *deduplicators_in(data_dir)])
         there = f"there are {', '.join(known)}" if known else "no component of it is a join"
-        msg = f"{data_dir}: no join {component!r}{near(component, known)}; {there}"
-        raise InputError(msg)
+        raise InputError(f"{data_dir}: no join {component!r}{near(component, known)}; {there}")
     return component in joins
 
 
@@ -135,8 +134,7 @@ class ComponentJoin:
 
     def __init__(self, data_dir: Path, component: str, txid: int | None = None) -> None:
         if not check_join(data_dir, component):
-            msg = f"{component}: a part of a join over a store, expected an interval join"
-            raise InputError(msg)
+            raise InputError(f"{component}: a part of a join over a store, expected an interval join")
         self.component = component
         self.txid = committed_txid(data_dir) if txid is None else txid
         self.data_dir = data_dir

@@ -135,11 +135,10 @@ class KeyHistory:
         stored = [_rows_of(data_dir, join, side, key) for side in SIDES]
         rows = pa.concat_tables([*stored, *_passing(data_dir, join, key)]).to_pylist()
         if not rows:
-            msg = (
+            raise InputError(
                 f"{join.component}: no row of key {', '.join(key)!r} has arrived{_since(floor)} up to txid "
                 f"{join.txid}; rows with None in their key match nothing, and have no history"
             )
-            raise InputError(msg)
         flags = _flags(data_dir, join)
         found = [JoinRow(one[SIDE], one[KEY], one[ID], one[PARTITION], one[TIME], one[ARRIVAL]) for one in rows]
         for row, one in zip(found, rows, strict=True):

@@ -157,8 +157,7 @@ def read_bound(data_dir: Path, name: str, txid: int, committed: int = 0) -> int:
 def check_txid(what: str, wanted: int, last: int) -> None:
     """Raise `StateError` unless txid `wanted` is committed; `last` is the last committed one."""
     if not 0 <= wanted <= last:
-        msg = f"{what}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}"
-        raise StateError(msg)
+        raise StateError(f"{what}: txid {wanted} is not committed; the last one is {last}: ask for 0 to {last}")
 
 
 @reads
@@ -184,16 +183,14 @@ def read_changes(data_dir: Path, name: str, first: int, last: int, committed: in
     if committed is not None:
         check_txid(f"changes of state {name!r}", last, max(table.last_txid(), committed))
         if not 1 <= first <= last:
-            msg = f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}"
-            raise StateError(msg)
+            raise StateError(f"changes of state {name!r}: expected 1 <= from <= to, got from txid {first} to {last}")
         for txid in (first - 1, last):
             check_right(f"changes of state {name!r}", table, txid)
     if first <= table.floor():
-        msg = (
+        raise StateError(
             f"changes of state {name!r}: the rows up to txid {table.floor()} are no longer kept (history_retention), "
             f"got from txid {first}; ask for {table.floor() + 1} or later"
         )
-        raise StateError(msg)
     keys, values = _columns(table.handle, KEYS), _columns(table.handle, VALUES)
     values += [] if ttl_of(table.handle.properties) is None else [STAMP.name]
     rows = table.handle.read([*keys, *values, TXID.name, PREV, OP.name], (TXID.name, first - 1), (TXID.name, last))
@@ -303,10 +300,8 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
     if name not in known:
         what = "sink" if kind == SINK else "state"
         if (data_dir / DIRECTORIES[MAP] / name).is_dir():
-            msg = f"{data_dir}: {name!r} is a map in an external store; read it there"
-            raise StateError(msg)
-        msg = f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}"
-        raise StateError(msg)
+            raise StateError(f"{data_dir}: {name!r} is a map in an external store; read it there")
+        raise StateError(f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}")
     return open_table(data_dir, TableRef(kind, name))
 
 

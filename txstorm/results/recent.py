@@ -123,24 +123,21 @@ def _in_json(topic: str, value: bytes, id: str | Sequence[str]) -> Any:
         record = json.loads(value)
         return record[id] if isinstance(id, str) else tuple(record[name] for name in id)
     except (ValueError, KeyError, TypeError) as error:
-        msg = (
+        raise InputError(
             f"recent_in_topic: topic {topic!r}: expected records that are JSON objects with {id!r}, got {value[:80]!r} "
             f"({type(error).__name__}: {error}); give a function that returns the id in the value of a record"
-        )
-        raise InputError(msg) from None
+        ) from None
 
 
 def _columns(rows: pa.Table, id: str | Sequence[str], where: str) -> list[Any]:
     names = [id] if isinstance(id, str) else list(id)
     if missing := [name for name in names if name not in rows.column_names]:
         known = list(rows.column_names)
-        msg = f"{where} has no column {missing[0]!r}{near(missing[0], known)}; it has {', '.join(known)}"
-        raise InputError(msg)
+        raise InputError(f"{where} has no column {missing[0]!r}{near(missing[0], known)}; it has {', '.join(known)}")
     lists = [rows.column(name).to_pylist() for name in names]
     return list(lists[0]) if isinstance(id, str) else list(zip(*lists, strict=True))
 
 
 def _check_count(what: str, count: Any) -> None:
     if type(count) is not int or count < 1:
-        msg = f"{what}: expected an int of at least 1, got {count!r}"
-        raise InputError(msg)
+        raise InputError(f"{what}: expected an int of at least 1, got {count!r}")

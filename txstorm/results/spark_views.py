@@ -174,9 +174,8 @@ def register_views(spark: Any, data_dir: str | Path, txid: int | None = None, na
         try:
             spark.sql(view.statement)
         except Exception as cause:
-            msg = (
+            raise InputError(
                 f"view {view.name}: expected Spark to create it, got {first_line(cause)}; the session needs Delta: "
                 "spark.sql.extensions, spark.sql.catalog.spark_catalog and the jar of io.delta:delta-spark"
-            )
-            raise InputError(msg) from cause
+            ) from cause
     return [view.name for view in made]

@@ -308,8 +308,7 @@ def read_clock(data_dir: str | Path, txid: int | None = None) -> Clock | None:
     rows = read_directory_history(data_dir)
     found = rows.filter(pc.field("txid") == txid)["extents"].to_pylist()
     if not found:
-        msg = f"{data_dir}: txid {txid} is not in the history; txstorm history shows those that are"
-        raise InputError(msg)
+        raise InputError(f"{data_dir}: txid {txid} is not in the history; txstorm history shows those that are")
     return clock_of(json.loads(found[-1] or "null"))
 
 
@@ -334,11 +333,10 @@ def read_directory_history(data_dir: str | Path) -> pa.Table:
     new = kept.filter(pa.array([key not in known for key in keys], pa.bool_()))
     rows = pa.concat_tables([moved, new])
     if standing is not None and standing.committed and standing.committed not in rows["txid"].to_pylist():
-        msg = (
+        raise TableCorrupt(
             f"table {directory / HISTORY}: the ledger has committed txid {standing.committed}, expected it there, got "
             f"{rows.num_rows} others; they are not from the same moment: restore both from the same copy"
         )
-        raise TableCorrupt(msg)
     return rows.sort_by([("timeline", "ascending"), ("txid", "ascending")])
 
 

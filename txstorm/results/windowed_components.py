@@ -50,8 +50,7 @@ def check_component(data_dir: Path, component: str) -> None:
     known = windowed_components(data_dir)
     if component not in known:
         there = f"there are {', '.join(known)}" if known else "no component of it has windows"
-        msg = f"{data_dir}: no windows of a component {component!r}{near(component, known)}; {there}"
-        raise InputError(msg)
+        raise InputError(f"{data_dir}: no windows of a component {component!r}{near(component, known)}; {there}")
 
 
 def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
@@ -66,11 +65,10 @@ def txid_that_fired(data_dir: Path, component: str, end: datetime) -> int:
     low, high = int(min(txids)), committed_txid(data_dir)
     if not _reached(data_dir, component, high, wanted):
         mark = ComponentWindows(data_dir, component).watermark
-        msg = (
+        raise InputError(
             f"{component}: the window that ends at {end.isoformat()} has not fired; its watermark is {time_text(mark)} "
             f"as of txid {high}; see: txstorm windows {data_dir} {component}"
         )
-        raise InputError(msg)
     while low < high:
         middle = (low + high) // 2
         if _reached(data_dir, component, middle, wanted):

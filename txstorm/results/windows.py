@@ -216,12 +216,11 @@ class ComponentWindows:
         parts = [self._shown(name, rows) for name, rows in self._parts(end, key)]
         if parts:
             return pa.concat_tables(parts, promote_options="permissive")
-        msg = (
+        raise InputError(
             f"{self.component}: no tuple of a window that ends at {end.isoformat()} is buffered as of txid "
             f"{self.txid}; when a window has fired, its tuples go: look as of the transaction before, with --txid, and "
             f"at the open windows with: txstorm windows {self._data_dir} {self.component}"
         )
-        raise InputError(msg)
 
     def buffered_tuples(self, end: datetime | None = None, key: Sequence[Any] | None = None) -> list[dict[str, Any]]:
         """Return the buffered tuples, of all windows or of those that end at `end`, by unit, time and arrival.

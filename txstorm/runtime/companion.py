@@ -183,8 +183,7 @@ def begin(companion: Companion, store: StateStore, books: Books, planning: Plann
     if beginning is None:
         return
     if unknown := sorted(rows.keys() - states.keys()):
-        msg = f"{beginning.origin}: has states of {unknown[0]!r}, which is no state of the topology"
-        raise InputError(msg)
+        raise InputError(f"{beginning.origin}: has states of {unknown[0]!r}, which is no state of the topology")
     faults.point("begin.filled")
     planning.begin_at(beginning.clock, timeline)
     faults.point("begin.after")

@@ -176,15 +176,13 @@ class Control:
 
     def _decide(self, request: Request) -> Decision:
         if self.killer is not None:
-            msg = f"topology {self.session.identity.topology!r} is being killed: {self.killer}"
-            raise InputError(msg)
+            raise InputError(f"topology {self.session.identity.topology!r} is being killed: {self.killer}")
         handler = self._handlers.get(request.command)
         if handler is None:
-            msg = (
+            raise InputError(
                 f"command {request.command!r} is unknown to this run, which has {', '.join(sorted(self._handlers))}; "
                 "use the same version of txstorm for both, and start the run with the front end that sends the command"
             )
-            raise InputError(msg)
         return handler.decide(self, handler.parse(request.arguments), request)
 
     def activation(self, active: bool) -> Decision:
@@ -337,24 +335,21 @@ def _parallelism(topology: Topology) -> dict[str, int]:
 def _parallelism_argument(arguments: Mapping[str, Any]) -> Mapping[str, int]:
     parallelism = arguments["parallelism"]
     if not isinstance(parallelism, Mapping):
-        msg = f"parallelism: expected component → number of tasks, got {parallelism!r}"
-        raise TypeError(msg)
+        raise TypeError(f"parallelism: expected component → number of tasks, got {parallelism!r}")
     return parallelism
 
 
 def _wait_argument(arguments: Mapping[str, Any]) -> float:
     wait = float(arguments["wait_seconds"])
     if not math.isfinite(wait):
-        msg = f"wait_seconds: expected a number of seconds, got {wait}"
-        raise ValueError(msg)
+        raise ValueError(f"wait_seconds: expected a number of seconds, got {wait}")
     return wait
 
 
 def _choice_argument(arguments: Mapping[str, Any]) -> tuple[Clock | None, str | None, float | None]:
     clock, name, wait = (arguments.get(key) for key in ("clock", "name", "wait"))
     if not (name is None or isinstance(name, str)) or not (clock is None or isinstance(clock, Mapping)):
-        msg = f"expected a clock and a name, got {clock!r} and {name!r}"
-        raise TypeError(msg)
+        raise TypeError(f"expected a clock and a name, got {clock!r} and {name!r}")
     return None if clock is None else Clock(clock), name, None if wait is None else checked_wait(wait)
 
 

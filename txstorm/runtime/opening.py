@@ -241,8 +241,7 @@ def open_session(
 def _check_source(topology: Topology, engine: Engine, data_dir: Path) -> None:
     """Raise `SpoutError` if the engine cannot run the spout, or its source is unusable."""
     if getattr(topology.spout.object, "emits_frames", False) and engine.name == "local":
-        msg = f"spout {topology.spout.id!r} emits DataFrames: it needs engine='spark', got {engine.name!r}"
-        raise SpoutError(msg)
+        raise SpoutError(f"spout {topology.spout.id!r} emits DataFrames: it needs engine='spark', got {engine.name!r}")
     check_spout(topology.spout.object, list_states(data_dir))
 
 
@@ -270,12 +269,11 @@ def _lease(start: Start, chosen: LedgerSpec, make_ready: Callable[[], None]) -> 
     first = not ledger_is_there(chosen, data_dir, settings)
     if first and was_run(data_dir):
         place = chosen.within(data_dir.absolute()).removeprefix("sqlite:./")
-        msg = (
+        raise DataDirectoryError(
             f"data directory {data_dir} was run in, but has no ledger ({place}); starting at txid 1 "
             "would count everything again: put the ledger back, rebuild it from the tables with: txstorm recover "
             f"{data_dir}, or choose another --data-dir"
         )
-        raise DataDirectoryError(msg)
     ledger = open_ledger(data_dir, create=first, ledger=chosen, settings=settings)
     try:
         books = Books(ledger, data_dir / "intents", start.options.lanes)
@@ -315,8 +313,7 @@ def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | N
     sinks = {sink.name for some in topology.sinks.values() for sink in some}
     if unknown := settings.log_bounds.keys() - sinks - {None}:
         there = ", ".join(sorted(sinks)) or "none"
-        msg = f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}"
-        raise SettingError(msg)
+        raise SettingError(f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}")
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
     bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
     store = StateStore.open(
@@ -381,11 +378,10 @@ def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity
 
 def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:
     if identity.topology != topology.id:
-        msg = (
+        raise DataDirectoryError(
             f"data directory {data_dir} belongs to topology {identity.topology!r}, not to {topology.id!r}; "
             "choose another --data-dir"
         )
-        raise DataDirectoryError(msg)
 
 
 def _lead_outside(

@@ -154,8 +154,7 @@ def launch(
 def _check_topology(topology: Topology, *, bounded: bool) -> None:
     """Raise `InputError` if `topology` is not a built topology; log its warnings, and those of a bounded run."""
     if not isinstance(topology, Topology):
-        msg = f"run takes a built topology, got {described(topology)}; call build_topology() on the builder"
-        raise InputError(msg)
+        raise InputError(f"run takes a built topology, got {described(topology)}; call build_topology() on the builder")
     for warning in topology.warnings:
         log.warning("topology %s: %s", topology.id, warning)
     for one in topology.components:
@@ -188,21 +187,18 @@ def make_engine(engine: str | Engine, spark: Any, jobs: int) -> Engine:
         from txstorm.engine.spark import SparkEngine
 
         return SparkEngine(spark, jobs=jobs)
-    msg = f"engine {engine!r}: expected one of {', '.join(ENGINES)}"
-    raise InputError(msg)
+    raise InputError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
 
 
 def _names(drop: Sequence[str]) -> tuple[str, ...]:
     if isinstance(drop, str) or not all(isinstance(name, str) for name in drop):
-        msg = f"drop: expected a list of names, such as ['counts'], got {drop!r}"
-        raise InputError(msg)
+        raise InputError(f"drop: expected a list of names, such as ['counts'], got {drop!r}")
     return tuple(drop)
 
 
 def _checked_until(until_txid: int | None) -> int | None:
     if until_txid is not None and (type(until_txid) is not int or until_txid < 1):
-        msg = f"until_txid: expected a txid of at least 1, got {until_txid!r}"
-        raise InputError(msg)
+        raise InputError(f"until_txid: expected a txid of at least 1, got {until_txid!r}")
     return until_txid
 
 

@@ -191,8 +191,7 @@ class Snapshots:
         strange = [name for name in clock if name not in known and name.rpartition("/")[0] in sources]
         if strange or known.keys() - clock.keys():
             wrong = ", ".join(strange or sorted(known.keys() - clock.keys()))
-            msg = f"clock {clock}: {wrong}: the source has the partitions {', '.join(known)}; give each one"
-            raise InputError(msg)
+            raise InputError(f"clock {clock}: {wrong}: the source has the partitions {', '.join(known)}; give each one")
         if not clock.reaches(known) or clock == known:
             raise InputError(f"clock {clock}: the source begins at {known}; ask for a later one")
 

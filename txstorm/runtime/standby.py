@@ -124,11 +124,10 @@ class _Watch:
         if status.get("mode") != "killed":
             return
         if any(f"pid {status['pid']} on {status['host']}" in holder for holder in self._holders):
-            msg = (
+            raise KilledError(
                 f"topology {self._owner!r} was killed by {status.get('killed_by')} while this run stood by for it; "
                 "start it again to continue"
             )
-            raise KilledError(msg)
 
 
 def real_end(error: BaseException, books: Books) -> BaseException:

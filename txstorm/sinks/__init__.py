@@ -24,6 +24,5 @@ _HOME = {"KafkaSink": "txstorm.sinks.kafka", "KafkaWriter": "txstorm.clients.kaf
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        msg = f"module 'txstorm.sinks' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'txstorm.sinks' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -95,11 +95,10 @@ class KafkaSink(BatchBolt, Committer):
         key = None if self._key is None else self._encoded("key", self._key, tuple)
         value = self._encoded("value", self._value, tuple)
         if (size := len(key or b"") + len(value or b"")) > self._limit:
-            msg = (
+            raise StateError(
                 f"{self._where}: a record has {size} bytes, expected at most {self._limit}; raise max_message_bytes, "
                 f"and max.message.bytes of the topic, or send less: {tuple!r:.200}"
             )
-            raise StateError(msg)
         self._times.append(self._stamp if self._timestamp is None else self._time(tuple[self._timestamp]))
         self._keys.append(key)
         self._values.append(value)
@@ -116,8 +115,7 @@ class KafkaSink(BatchBolt, Committer):
         try:
             return _bytes(_content(part, given))
         except (TypeError, ValueError) as error:  # includes text that cannot be encoded as UTF-8
-            msg = f"{self._where}: the {what} of {given!r:.200} cannot be sent: {error}"
-            raise StateError(msg) from None
+            raise StateError(f"{self._where}: the {what} of {given!r:.200} cannot be sent: {error}") from None
 
     def _time(self, value: Any) -> int:
         """Convert a datetime, or milliseconds since 1970, to milliseconds since 1970."""
@@ -125,11 +123,10 @@ class KafkaSink(BatchBolt, Committer):
             value = (value - EPOCH) // _MILLISECOND
         if type(value) is int and 0 <= value <= LAST_MICROS // 1000:
             return value
-        msg = (
+        raise StateError(
             f"{self._where}: field {self._timestamp!r} is {value!r:.100}; expected a datetime with a time zone or "
             "milliseconds since 1970, up to the year 9999"
         )
-        raise StateError(msg)
 
 
 def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter:
@@ -139,8 +136,7 @@ def _writer(topic: str, servers: str, options: Mapping[str, Any]) -> KafkaWriter
     try:
         return KafkaWriter(topic, servers, **options)
     except TypeError as error:
-        msg = f"topic {topic!r}: {error}; see the arguments of KafkaWriter"
-        raise SettingError(msg) from None
+        raise SettingError(f"topic {topic!r}: {error}; see the arguments of KafkaWriter") from None
 
 
 def _part(name: str, what: str, given: Any) -> Part:
@@ -165,8 +161,7 @@ def _content(part: Part, given: Tuple) -> Any:
         made = part(given.as_dict())
         if made is None or isinstance(made, bytes | str):
             return made
-        msg = f"the function returned {type(made).__name__}, expected bytes, str or None"
-        raise TypeError(msg)
+        raise TypeError(f"the function returned {type(made).__name__}, expected bytes, str or None")
     return {field: given[field] for field in part}
 
 

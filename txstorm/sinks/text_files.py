@@ -158,8 +158,7 @@ class TextFileWriter:
             there = os.fstat(file.fileno()).st_size
             length = there if length is None else length
             if there < length:
-                msg = f"{self._path} has {there} bytes, expected {length}: it was cut since; restore it"
-                raise StateError(msg)
+                raise StateError(f"{self._path} has {there} bytes, expected {length}: it was cut since; restore it")
             if texts or there > length:
                 file.truncate(length)
                 file.seek(length)

@@ -43,6 +43,5 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        msg = f"module 'txstorm.spouts' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'txstorm.spouts' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

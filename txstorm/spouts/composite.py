@@ -104,11 +104,10 @@ class CompositePlanner(SpoutPlanner):
             name, _, partition = key.partition("/")
             parts.setdefault(name, {})[partition] = offset
         if strange := sorted(parts.keys() - self._planners.keys()):
-            msg = (
+            raise SpoutError(
                 f"spout {self._component!r}: the clock is of source {strange[0]!r}, too, which does not exist here; "
                 f"there are {', '.join(self._planners)}"
             )
-            raise SpoutError(msg)
         return {"sources": {name: self._planners[name].at_clock(part) for name, part in parts.items()}}
 
     def end_clock(self) -> dict[str, int]:
@@ -138,12 +137,11 @@ class CompositePlanner(SpoutPlanner):
     def _check_sources(self, document: Any) -> None:
         for name, _ in _emitting(document):
             if name not in self._planners:
-                msg = (
+                raise SpoutError(
                     f"spout {self._component!r}: a transaction that is not committed yet was planned with source "
                     f"{name!r}, which no longer exists (there are {', '.join(self._planners)}); "
                     "put it back, and take it out when nothing is in flight"
                 )
-                raise SpoutError(msg)
 
     def latest(self) -> Any:
         """Return the marks of all sources; None if one has none (an empty transaction then marks the end)."""

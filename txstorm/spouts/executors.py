@@ -202,8 +202,7 @@ class _DriverPlanner(SpoutPlanner):
             made = {"meta": storable(self._coordinator.at_clock(Clock(clock)), what)}
         found = self.clock(made) or {}
         if any(found.get(name) != offset for name, offset in clock.items()):
-            msg = f"{what}: at_clock() gave metadata of another clock: {Clock(found)}"
-            raise SpoutError(msg)
+            raise SpoutError(f"{what}: at_clock() gave metadata of another clock: {Clock(found)}")
         return made
 
     def end_clock(self) -> Mapping[str, int]:
@@ -302,11 +301,10 @@ class _PartitionedPlanner(_TaskPlanner):
         before = 0 if previous is None else previous["count"]
         if count < before:
             missing = _partitions(range(count, before))
-            msg = (
+            raise SpoutError(
                 f"{where}: {missing} disappeared: num_partitions() gave {count}, expected at least {before}; a "
                 "transactional spout needs all its partitions: restore them, or use an opaque spout"
             )
-            raise SpoutError(msg)
         return {"count": count, "parts": None}
 
     def skip(self, previous: Any) -> Any:

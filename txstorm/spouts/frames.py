@@ -182,11 +182,10 @@ class StreamSpout(FrameSpout):
     def check(self) -> None:
         """Raise `SpoutError` unless a streaming query is to feed this spout."""
         if not self.offers.attached:
-            msg = (
+            raise SpoutError(
                 "a topology with a StreamSpout takes its batches from a streaming query: give it to foreach_batch or "
                 "write_stream instead of run (docs/spark.md)"
             )
-            raise SpoutError(msg)
 
     def coordinator(self, context: TaskContext) -> SpoutCoordinator:
         """Return a coordinator that plans the batch at hand."""
@@ -196,8 +195,7 @@ class StreamSpout(FrameSpout):
         """Return the DataFrame of the batch, which is at hand until its transaction is complete."""
         batch = self.offers.batch
         if batch is None or not batch.is_of(metadata):
-            msg = f"batch {metadata['batch']} of query {metadata['query']} is not at hand any more"
-            raise SpoutError(msg)
+            raise SpoutError(f"batch {metadata['batch']} of query {metadata['query']} is not at hand any more")
         return batch.frame
 
     def __getstate__(self) -> dict[str, Any]:

@@ -170,13 +170,11 @@ def declared_types(types: Mapping[str, Any], where: str) -> dict[str, pa.DataTyp
     """
     made = {name: arrow_type(kind) for name, kind in types.items() if isinstance(name, str) and name}
     if len(made) < len(types) or not made:
-        msg = f"{where}: expected the types of fields, such as {{'n': int}}, got {dict(types)!r}"
-        raise SettingError(msg)
+        raise SettingError(f"{where}: expected the types of fields, such as {{'n': int}}, got {dict(types)!r}")
     found = {name: kind for name, kind in made.items() if kind is not None and _has_json(kind)}
     if others := [name for name in made if name not in found]:
         known = ", ".join(kind.__name__ for kind in _USUAL if arrow_type(kind) is not None)
-        msg = f"{where}: types of {others} have no form in JSON; expected {known} or such Arrow types"
-        raise SettingError(msg)
+        raise SettingError(f"{where}: types of {others} have no form in JSON; expected {known} or such Arrow types")
     return found
 
 

@@ -61,8 +61,7 @@ class MemoryTransactionalSpout(TransactionalSpout):
         A new partition is read from the next transaction planned.
         """
         if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-            msg = f"memory spout: partition {partition!r} is not an int >= 0"
-            raise SettingError(msg)
+            raise SettingError(f"memory spout: partition {partition!r} is not an int >= 0")
         rows = self._rows(tuples)
         with self._source.lock:
             self._source.partitions.setdefault(partition, []).extend(rows)
@@ -163,8 +162,7 @@ class _MemoryCoordinator(SpoutCoordinator):
 
     def at_clock(self, clock: Mapping[str, int]) -> Any:
         if strange := [name for name in clock if not name.isdecimal()]:
-            msg = f"memory spout {self._component!r}: partitions are numbers, the clock has {strange[0]!r}"
-            raise SpoutError(msg)
+            raise SpoutError(f"memory spout {self._component!r}: partitions are numbers, the clock has {strange[0]!r}")
         return {name: [offset + 1, 0] for name, offset in clock.items()}
 
     def latest(self) -> Any:
@@ -183,11 +181,10 @@ class _MemoryCoordinator(SpoutCoordinator):
 
     def _require(self, partition: int, end: int, size: int) -> None:
         if end > size:
-            msg = (
+            raise SpoutError(
                 f"memory spout {self._component!r}: partition {partition} was read up to tuple {end} but holds only "
                 f"{size} now; give it the data it had before, or start in a new data directory"
             )
-            raise SpoutError(msg)
 
 
 class _MemoryEmitter(Emitter):
@@ -217,13 +214,11 @@ def _row(value: Any, fields: tuple[str, ...]) -> Row:
     row = tuple(value) if isinstance(value, list | tuple) else (value,)
     if len(row) != len(fields):
         number = counted(len(row), "value")
-        msg = f"memory spout: {value!r} has {number}, the fields are {list(fields)}; give one for each"
-        raise EmitError(msg)
+        raise EmitError(f"memory spout: {value!r} has {number}, the fields are {list(fields)}; give one for each")
     return row
 
 
 def _checked_take(take: Take) -> Take:
     if callable(take) or (isinstance(take, int) and not isinstance(take, bool) and take > 0):
         return take
-    msg = f"memory spout: take is {take!r}; give an int > 0 or a function of the txid"
-    raise SettingError(msg)
+    raise SettingError(f"memory spout: take is {take!r}; give an int > 0 or a function of the txid")

@@ -112,8 +112,7 @@ class SpoutPlanner:
         Raises:
             SpoutError: the source has no clocks, cannot begin at one, or cannot have had this one.
         """
-        msg = f"spout {', '.join(self.sources)}: has no clocks, so it cannot begin at one"
-        raise SpoutError(msg)
+        raise SpoutError(f"spout {', '.join(self.sources)}: has no clocks, so it cannot begin at one")
 
     def end_clock(self) -> Mapping[str, int]:
         """Return partition → its last offset, for the partitions that end."""

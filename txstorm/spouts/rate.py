@@ -56,8 +56,7 @@ class RateSpout(TransactionalSpout):
         given = {"rows_per_second": rows_per_second, "max_batch_rows": max_batch_rows}
         for name, value in (given if rows is None else {**given, "rows": rows}).items():
             if type(value) is not int or value < 1:
-                msg = f"rate spout: {name} is {value!r}, expected an int of at least 1"
-                raise SettingError(msg)
+                raise SettingError(f"rate spout: {name} is {value!r}, expected an int of at least 1")
         self.rows_per_second, self.rows, self.max_batch_rows = rows_per_second, rows, max_batch_rows
         self._clock = clock
 

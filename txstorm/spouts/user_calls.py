@@ -25,8 +25,7 @@ def calling(spout: str, call: str) -> Iterator[None]:
     except TxstormError:
         raise
     except (Exception, SystemExit) as error:
-        msg = f"spout {spout!r}: {call} raised {type(error).__name__}: {error}"
-        raise TopologyFailed(msg) from error
+        raise TopologyFailed(f"spout {spout!r}: {call} raised {type(error).__name__}: {error}") from error
 
 
 def storable(value: Any, what: str) -> Any:
@@ -56,8 +55,7 @@ def _has_other_keys(value: Any) -> bool:
 def partition_count(count: Any, what: str) -> int:
     """Return `count` if it is a valid number of partitions; raise `MetadataError`, naming `what`, if not."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        msg = f"{what}: num_partitions() gave {count!r}; return an int >= 0"
-        raise MetadataError(msg)
+        raise MetadataError(f"{what}: num_partitions() gave {count!r}; return an int >= 0")
     return count
 
 

@@ -329,11 +329,10 @@ class TaskCollection:
 
     def _check_active(self) -> None:
         if not self.active:
-            msg = (
+            raise StateError(
                 f"state {self._group.state.name!r} of {self._where} used outside finish_batch; state is read and "
                 "written in finish_batch of a committer only: collect in execute, write there"
             )
-            raise StateError(msg)
 
     def _error(self, what: str) -> StateError:
         return StateError(f"state {self._group.state.name!r} ({self._where}): {what}")
@@ -399,12 +398,11 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
 
     def _check_not_ahead(self, numbers: Numbers, txid: int) -> None:
         if len(numbers) and (newest := int(numbers.max()) >> COUNT_BITS) > txid:
-            msg = (
+            raise StateError(
                 f"state {self.state.name!r}: state is ahead: expected rows of txid {txid} or earlier, got one of txid "
                 f"{newest}; another topology, or an older run of this one, wrote this table: use another state name or "
                 "data directory"
             )
-            raise StateError(msg)
 
     def ask_parts(self, function: Callable[[Iterator[pa.Table]], A], span: Span, txid: int, own: Layers) -> A:
         """Return what `function` returns for the rows of all collections in `span`, as `find` returns them, unsorted.

@@ -92,11 +92,10 @@ class CommitHandles:
     def _opened(self, rows: Unpublished[Any], component: str, task: int, name: str) -> Any:
         with self._lock:
             if self._closed:
-                msg = (
+                raise StateError(
                     f"{component}: {name!r} asked for by an attempt at txid {self.txid} that was given up (it took "
                     "too long, or the run ended); nothing it does counts any more"
                 )
-                raise StateError(msg)
             handle = rows.handle(component, task, self.txid)
             handle.active = self._active
             self._handles.append(handle)

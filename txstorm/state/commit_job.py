@@ -80,13 +80,12 @@ class ShippedRowsIndex:
             return [self._rows[key] for key in keys]
         except KeyError:
             strange = next(key for key in keys if key not in self._rows)
-        msg = (
+        raise StateError(
             f"state {self._name!r}, {self._where}: key {shown(strange)} is not in the task's input of this large "
             "transaction, which is committed by a job whose tasks are given the rows of their input's keys only; read "
             "and write keys of the input, or have it committed in the driver with large_commit_rows=none and "
             "large_commit_bytes=none"
         )
-        raise StateError(msg)
 
     def everything(self) -> Mapping[Key, Stored]:
         """Raise `StateError`: a task of a commit job has not all rows."""

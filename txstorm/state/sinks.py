@@ -36,11 +36,10 @@ class TaskSink:
         self._check_active()
         if len(values) != len(self._columns):
             names = [column.name for column in self._columns]
-            msg = (
+            raise StateError(
                 f"sink {self._sink.name!r} ({self._where}): expected {len(names)} values {names}, "
                 f"got {len(values)}; append one value per column"
             )
-            raise StateError(msg)
         self._rows.append(deepcopy(values) if self._nested else values)
 
     def append_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
@@ -67,16 +66,14 @@ class TaskSink:
 
     def _check_active(self) -> None:
         if not self.active:
-            msg = (
+            raise StateError(
                 f"sink {self._sink.name!r} of {self._where} used outside finish_batch; collect rows in execute and "
                 "append them in finish_batch"
             )
-            raise StateError(msg)
 
     def _named(self, table: pa.Table, names: list[str], name: str) -> pa.ChunkedArray:
         if names.count(name) != 1:
-            msg = f"sink {self._sink.name!r} ({self._where}): expected one column {name!r}, got {names}"
-            raise StateError(msg)
+            raise StateError(f"sink {self._sink.name!r} ({self._where}): expected one column {name!r}, got {names}")
         return table.column(names.index(name))
 
     def _flush(self) -> None:

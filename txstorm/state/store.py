@@ -417,8 +417,7 @@ def _opened(
 def _check_missing(data_dir: Path, missing: Sequence[TableRef], recorded: RecordedTables) -> None:
     for ref in missing:
         if not recorded.first and recorded.has(ref):
-            msg = (
+            raise TableCorrupt(
                 f"{data_dir}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a "
                 "copy taken together with the ledger"
             )
-            raise TableCorrupt(msg)

@@ -70,12 +70,11 @@ class TaskStagedFiles:
             found = digest(file.read_bytes()) if file.is_file() else None
             if found != one.digest:
                 what = "is not there" if found is None else f"has digest {found[:16]}…, expected {one.digest[:16]}…"
-                msg = (
+                raise TableCorrupt(
                     f"staged file {file}: a task has written it, but here it {what}; workers must see the data "
                     "directory under the same path as the driver: mount it there, or have rows staged in the driver "
                     "with large_commit_rows=none, large_commit_bytes=none and a high spill_bytes"
                 )
-                raise TableCorrupt(msg)
 
     def rows(self) -> Iterator[pa.Table]:
         """Read all rows, in batches."""

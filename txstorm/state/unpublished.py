@@ -133,11 +133,10 @@ class TaskWrites:
 
     def _check_active(self) -> None:
         if not self.active:
-            msg = (
+            raise StateError(
                 f"state {self._name!r} of {self._where} used outside finish_batch; state is read and "
                 "written in finish_batch of a committer only: collect in execute, write there"
             )
-            raise StateError(msg)
 
     def _write(self, rows: WriteBatch, *, distinct: bool) -> None:
         """Record `rows`; `distinct`: no key occurs twice."""
@@ -294,11 +293,10 @@ class UnpublishedState(Unpublished[H], Generic[H, E]):
         """
         with self._lock:
             if txid <= self._last:
-                msg = (
+                raise StateError(
                     f"state {self._name!r}: expected a txid after {self._last} to end, got {txid}; "
                     f"drop_from({txid}) before it runs again"
                 )
-                raise StateError(msg)
             tasks = self._open.get(txid, {})
             for handle in tasks.values():
                 handle.active = False
@@ -321,8 +319,7 @@ class UnpublishedState(Unpublished[H], Generic[H, E]):
             self._stamps.pop(txid, None)
             if self._together(txid, tasks) is not None:
                 self._drop_ended(txid)
-                msg = f"state {self._name!r}: written by warm_up; it may read only: write in finish_batch"
-                raise StateError(msg)
+                raise StateError(f"state {self._name!r}: written by warm_up; it may read only: write in finish_batch")
 
     @abstractmethod
     def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
@@ -410,8 +407,7 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
         try:
             return base(Row[Value | None](*row), txid)
         except StateError as ahead:
-            msg = f"state {self.state.name!r}, key {shown(key)}: {ahead}"
-            raise StateError(msg) from None
+            raise StateError(f"state {self.state.name!r}, key {shown(key)}: {ahead}") from None
 
     def changes(self, first: int, last: int) -> pa.Table | None:
         """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""

@@ -68,8 +68,7 @@ class StatefulBolt(StatefulHooks, AssembledBolt):
 
     def execute(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Process one tuple; the state may be read and written."""
-        msg = f"{type(self).__name__} does not override execute"
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__} does not override execute")
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that runs this bolt."""

@@ -102,8 +102,7 @@ class CheckpointMachine:
 
 def _milliseconds(given: Any, what: str) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
-        msg = f"checkpoint machine: {what} is {given!r}, expected a number of milliseconds from 0"
-        raise InputError(msg)
+        raise InputError(f"checkpoint machine: {what} is {given!r}, expected a number of milliseconds from 0")
     return given
 
 
@@ -111,5 +110,4 @@ def _checked(stored: Any) -> Stored:
     match stored:
         case (int(txid), str(status)) if status in STATUSES and not isinstance(txid, bool):
             return txid, status
-    msg = f"checkpoint machine: stored is {stored!r}, expected (txid, {' or '.join(STATUSES)})"
-    raise InputError(msg)
+    raise InputError(f"checkpoint machine: stored is {stored!r}, expected (txid, {' or '.join(STATUSES)})")

@@ -26,8 +26,7 @@ def known_class(what: str, name: Any) -> type[Any]:
         return JAVA_TYPES[name]
     module, _, cls = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not (module and cls):
-        msg = f"{what}: got {name!r}, expected MODULE:CLASS, such as mystates.sqlite:SqliteStateProvider"
-        raise InputError(msg)
+        raise InputError(f"{what}: got {name!r}, expected MODULE:CLASS, such as mystates.sqlite:SqliteStateProvider")
     try:
         found: Any = import_module(module)
         for part in cls.split("."):
@@ -36,6 +35,5 @@ def known_class(what: str, name: Any) -> type[Any]:
         msg = f"{what}: {name!r} cannot be loaded: {error}; expected a class in a module that can be imported"
         raise InputError(msg) from None
     if not isinstance(found, type):
-        msg = f"{what}: {name!r} is a {type(found).__name__}, expected a class"
-        raise InputError(msg)
+        raise InputError(f"{what}: {name!r} is a {type(found).__name__}, expected a class")
     return found

@@ -174,8 +174,7 @@ class StatefulCommitter(BatchBolt, Committer):
                 part.prefetch(map(itemgetter(self._place), map(attrgetter("values"), self._tuples)))
         self._execute_all()
         if self._collector.failed is not None:
-            msg = f"{context.component}[{context.task}] failed {self._collector.failed!r}"
-            raise FailedException(msg)
+            raise FailedException(f"{context.component}[{context.task}] failed {self._collector.failed!r}")
         bolt.pre_prepare(self._attempt.txid)
         part.save()
 

@@ -98,13 +98,11 @@ class KeySerializer:
         """See `Serializer`."""
         for part in _parts(value):
             if isinstance(part, float):
-                msg = f"a float cannot be a key; use {_KEY_TYPES}"
-                raise TypeError(msg)
+                raise TypeError(f"a float cannot be a key; use {_KEY_TYPES}")
         try:
             return text(value, self._form).encode()
         except StateError as error:
-            msg = f"a {type(value).__name__} cannot be a key; use {_KEY_TYPES} ({error})"
-            raise TypeError(msg) from None
+            raise TypeError(f"a {type(value).__name__} cannot be a key; use {_KEY_TYPES} ({error})") from None
 
     def deserialize(self, data: bytes) -> Any:
         """See `Serializer`."""
@@ -139,23 +137,20 @@ class Form(NamedTuple):
         """Serialize the value of `key`; raise `StateError`, which names both, if that is impossible."""
         what = f"{where}, key {shown(key)}: value"
         if given is None:
-            msg = f"{what} is None, which means that there is none; call delete to remove the key"
-            raise StateError(msg)
+            raise StateError(f"{what} is None, which means that there is none; call delete to remove the key")
         return _serialized(self.values, given, self.value_type, what)
 
 
 def _serialized(serializer: Serializer, given: Any, kind: type | None, what: str) -> bytes:
     if kind is not None and not isinstance(given, kind):
-        msg = f"{what} {shown(given)} is a {type(given).__name__}, expected a {kind.__name__} as configured"
-        raise StateError(msg)
+        raise StateError(f"{what} {shown(given)} is a {type(given).__name__}, expected a {kind.__name__} as configured")
     try:
         made = serializer.serialize(given)
     except EmitError:
         msg = f"{what} {shown(given)} has no text form; use strings, numbers, bytes, times, lists, tuples, dicts, sets"
         raise StateError(msg) from None
     except (TypeError, ValueError, RecursionError) as error:
-        msg = f"{what} {shown(given)} cannot be stored: {error}"
-        raise StateError(msg) from None
+        raise StateError(f"{what} {shown(given)} cannot be stored: {error}") from None
     return made.encode() if isinstance(made, str) else made
 
 
@@ -208,10 +203,9 @@ class StoredKeyValueState(KeyValueState):
         writes, above = self._writes, {**self._prepared, **self._written}
         for key, value in _layered(self._store.items(), above):
             if self._writes != writes:
-                msg = (
+                raise StateError(
                     f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
                 )
-                raise StateError(msg)
             yield self._form.keys.deserialize(key), self._form.values.deserialize(value)
 
     def prepare_commit(self, txid: int) -> None:
@@ -248,10 +242,9 @@ class StoredKeyValueState(KeyValueState):
 
     def _commit_now(self) -> None:
         if self._place is not None:
-            msg = (
+            raise StateError(
                 f"{self._where}: commit without a txid while {_named(self._place)} is prepared; commit it with its txid"
             )
-            raise StateError(msg)
         self._store.write(self._written)
         self._settle(self._written)
         self._written = {}

@@ -90,8 +90,7 @@ class _MemoryStore:
             self._check()
             prepared = self._found.prepared
             if prepared is None or prepared[0] != place:
-                msg = f"state {self._name!r}: txid {place.txid} cannot be committed, as it is not prepared"
-                raise StateError(msg)
+                raise StateError(f"state {self._name!r}: txid {place.txid} cannot be committed, as it is not prepared")
             self._apply(prepared[1])
             self._found.committed, self._found.prepared = place, None
 

@@ -36,11 +36,10 @@ def configured_provider(name: str, conf: Mapping[str, Any]) -> tuple[StateProvid
     if make is None:
         known = [DELTA, *PROVIDERS]
         if ":" not in name:
-            msg = (
+            raise InputError(
                 f"setting state_provider: {name!r} is unknown{near(name, known)}; use {DELTA}, {MEMORY}, {REDIS} or "
                 "MODULE:CLASS"
             )
-            raise InputError(msg)
         make = known_class("setting state_provider", name)
         if not callable(getattr(make, "new_state", None)) and not callable(getattr(make, "newState", None)):
             msg = f"setting state_provider: {name!r} has no method new_state; derive it from txstorm.StateProvider"
@@ -77,11 +76,10 @@ class AdaptedState(KeyValueState):
         found = {name: _method(state, name, spellings.get(name, name)) for name in names}
         missing = [name for name, method in found.items() if method is None]
         if missing:
-            msg = (
+            raise InputError(
                 f"{label}: the provider has returned an object of {type(state).__name__}, which has no "
                 f"{', '.join(missing)}; derive its class from txstorm.KeyValueState"
             )
-            raise InputError(msg)
         self._call = found
         self._state = state
 

@@ -115,8 +115,7 @@ def checked_conf(conf: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, value in pool.items():
         kind = _POOL.get(key)
         if kind is None:
-            msg = f"Redis state: jedisPoolConfig has the key {key!r}, expected one of {', '.join(_POOL)}"
-            raise InputError(msg)
+            raise InputError(f"Redis state: jedisPoolConfig has the key {key!r}, expected one of {', '.join(_POOL)}")
         if value is not None and type(value) is not kind:
             msg = f"Redis state: jedisPoolConfig: {key} is a {type(value).__name__}, expected a {kind.__name__}"
             raise InputError(msg)

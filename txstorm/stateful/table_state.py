@@ -151,10 +151,9 @@ class TableKeyValueState(KeyValueState):
         writes, written = self._writes, dict(self._written)
         for key, value in self._all(written):
             if self._writes != writes:
-                msg = (
+                raise StateError(
                     f"{self._where} was changed while it was iterated; iterate over list(state) to change it meanwhile"
                 )
-                raise StateError(msg)
             yield self._key(key), _public(value)
 
     def _all(self, written: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:

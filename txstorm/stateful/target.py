@@ -166,21 +166,18 @@ class StatefulTarget(ExternalTarget):
             found = json.loads(read_whole(path))
             format_, version, known = found["format"], found["version"], found["tasks"]
         except (ValueError, TypeError, KeyError) as error:
-            msg = f"{path}: is damaged ({error}); restore it from a copy of the data directory"
-            raise TableCorrupt(msg) from None
+            raise TableCorrupt(f"{path}: is damaged ({error}); restore it from a copy of the data directory") from None
         if (format_, version) != (FORMAT, VERSION):
-            msg = (
+            raise TableCorrupt(
                 f"{path}: expected format {FORMAT} {VERSION}, found {format_} {version}; use the txstorm that wrote it"
             )
-            raise TableCorrupt(msg)
         if known != tasks:
             ways = [one if one is None else counted(one, "state") for one in (known, tasks)]
             have, want = (one or "one state for all tasks" for one in ways)
-            msg = (
+            raise StateError(
                 f"component {self.component!r}: the first run began with {have}, now declared is {want}, so that keys "
                 "would be missing: keep the parallelism, or share the state of all tasks under a new component id"
             )
-            raise StateError(msg)
 
     def _timeline_began(self, committed: int) -> int:
         """Return the txid after which the timeline began, which its first start records."""
@@ -216,21 +213,19 @@ class StatefulTarget(ExternalTarget):
             return
         where, provider = self.where(task), type(self.managed.provider).__name__
         if getattr(self.managed.provider, "volatile", False) and committed:
-            msg = (
+            raise InputError(
                 f"{where}: txids to {committed} are committed, and {provider} keeps states in memory only, where they "
                 "were lost; choose another state_provider with a new data directory, or accept it with "
                 "state_may_be_lost=true"
             )
-            raise InputError(msg)
         if last is not None and last > committed:
             msg = f"{where}: is at txid {last}, the ledger at {committed}; restore both from the same copy"
             raise TableCorrupt(msg)
         if known and (last or 0) < min([known, *(one - 1 for one in decided)]):
-            msg = (
+            raise TableCorrupt(
                 f"{where}: expected txid {known}, found {last or 'nothing'}: it was lost, or is an older copy; restore "
                 "it, or accept it with state_may_be_lost=true"
             )
-            raise TableCorrupt(msg)
 
     def _recover(self, tasks: Sequence[int], stored: Stored) -> None:
         """Bring the states of tasks back to a commit, as the checkpoint machine says."""
@@ -299,11 +294,10 @@ class StatefulTarget(ExternalTarget):
         index = self._index(task)
         last, mark = self._states[index].last_committed(), self._marks.get(index)
         if last != mark:
-            msg = (
+            raise TableCorrupt(
                 f"{self.where(task)}: expected {mark or 'nothing'} as last committed txid, found {last or 'nothing'}: "
                 "it was lost, or is an older copy; restore it, or accept it at a start with state_may_be_lost=true"
             )
-            raise TableCorrupt(msg)
 
     def _is_done(self, task: int, txid: int) -> bool:
         if not self.has_states:

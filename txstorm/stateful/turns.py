@@ -75,11 +75,10 @@ class TaskTurn:
             StateError: it is not known how.
         """
         if self._changes is None:
-            msg = (
+            raise StateError(
                 f"{self._target.where(self.task)}, txid {self.txid}: cannot be rolled back for one task alone, since "
                 "the provider's state is no KeyValueState; the whole batch is left out"
             )
-            raise StateError(msg)
         with self.reached("be written"):
             state = cast("KeyValueState", self._target.restored(self.task))
             for key, *value in self._changes:
@@ -112,11 +111,10 @@ class TaskTurn:
     def check(self) -> None:
         """Raise `StateError` if the attempt has been given up, or the state is used outside of its turn."""
         if self._discarded or not self.active:
-            msg = (
+            raise StateError(
                 f"{self._target.where(self.task)}, txid {self.txid}: used outside of its transaction; read and write "
                 "the state in execute and pre_prepare only"
             )
-            raise StateError(msg)
 
     def reached(self, what: str) -> Reaching:
         """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
@@ -134,8 +132,7 @@ class Reaching:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | BlockedError):
-            msg = f"{self._what}: {error}; the batch is tried again until it can"
-            raise ReportedFailedException(msg) from error
+            raise ReportedFailedException(f"{self._what}: {error}; the batch is tried again until it can") from error
 
 
 class TurnState(KeyValueState):

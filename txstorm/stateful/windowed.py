@@ -66,8 +66,7 @@ class StatefulWindowedBolt(StatefulHooks, WindowedBolt):
     def with_message_id_field(self, name: str) -> Self:
         """Drop repeated tuples: `name` is an int field that increases for each source task and stream."""
         if not isinstance(name, str) or not name:
-            msg = f"with_message_id_field: expected the name of a field, got {name!r}"
-            raise InputError(msg)
+            raise InputError(f"with_message_id_field: expected the name of a field, got {name!r}")
         self._id_field = name
         return self
 

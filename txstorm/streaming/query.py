@@ -156,10 +156,9 @@ class BatchFunction:
         """
         query = StreamingQuery(frame)
         if not self._calls.acquire(blocking=False):
-            msg = (
+            raise HeldError(
                 f"data directory {self.data_dir}: another streaming query is handing over a batch; give it a directory"
             )
-            raise HeldError(msg)
         try:
             self._follow(query, frame)
             early = self._adopt and query.planned_at(batch_id) < self._made
@@ -172,8 +171,7 @@ class BatchFunction:
         expected = {name: column.spark for name, column in self._spout.columns.items()}
         fault = columns_fault(expected, frame_types(frame))
         if fault:
-            msg = f"the columns of the stream are not those of the StreamSpout: {fault}"
-            raise SpoutError(msg)
+            raise SpoutError(f"the columns of the stream are not those of the StreamSpout: {fault}")
 
     @property
     def _spout(self) -> StreamSpout:
@@ -261,11 +259,10 @@ def _recorded(data_dir: Path, batch: StreamBatch) -> Any:
 def _fed(topology: Topology, settings: Mapping[str, Any] | None) -> Topology:
     """Return the topology with its settings, of which one transaction at a time is one."""
     if not isinstance(_built(topology).spout.object, StreamSpout):
-        msg = (
+        raise SpoutError(
             f"topology {topology.id}: its spout is {described(topology.spout.object)}, expected a StreamSpout, whose "
             "batches a streaming query hands over; start any other topology with run"
         )
-        raise SpoutError(msg)
     if settings:
         topology = topology.with_settings(settings)
     topology = topology.completed()
@@ -274,11 +271,10 @@ def _fed(topology: Topology, settings: Mapping[str, Any] | None) -> Topology:
         msg = f"max_spout_pending is {pending}, expected 1: a streaming query hands over one batch at a time"
         raise SettingError(msg)
     if topology.external:
-        msg = (
+        raise InputError(
             f"topology {topology.id} has a committer with effects outside its tables, which a batch that comes again "
             "with other rows would repeat; write to states, sinks, maps or outlets"
         )
-        raise InputError(msg)
     spout, *others = topology.components
     topology = replace(topology, components=(replace(spout, object=spout.object.fed()), *others))
     return topology.with_settings({"max_spout_pending": 1})
@@ -286,8 +282,7 @@ def _fed(topology: Topology, settings: Mapping[str, Any] | None) -> Topology:
 
 def _built(topology: Any) -> Topology:
     if not isinstance(topology, Topology):
-        msg = f"expected a built topology, got {described(topology)}; call build_topology() on the builder"
-        raise InputError(msg)
+        raise InputError(f"expected a built topology, got {described(topology)}; call build_topology() on the builder")
     return topology
 
 
@@ -299,13 +294,11 @@ def _directory(data_dir: str | Path | None, topology: Topology) -> Path:
 def _check_stream(stream: Any) -> None:
     session = getattr(stream, "sparkSession", None)
     if session is None or not hasattr(stream, "isStreaming"):
-        msg = f"write_stream takes a streaming DataFrame (spark.readStream…), got {described(stream)}"
-        raise InputError(msg)
+        raise InputError(f"write_stream takes a streaming DataFrame (spark.readStream…), got {described(stream)}")
     if is_connect(session):
         raise InputError(CONNECT)
     if not stream.isStreaming:
-        msg = "write_stream takes a streaming DataFrame, got a batch one; read it with spark.readStream"
-        raise InputError(msg)
+        raise InputError("write_stream takes a streaming DataFrame, got a batch one; read it with spark.readStream")
 
 
 def _check_checkpoint(checkpoint: str, data_dir: Path) -> None:

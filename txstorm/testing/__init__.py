@@ -66,8 +66,7 @@ __all__ = [*_HOME]  # noqa: PLE0604 - the names of _HOME, spelt once
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        msg = f"module 'txstorm.testing' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'txstorm.testing' has no attribute {name!r}")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -22,8 +22,7 @@ class ManualClock:
 
     def __init__(self, start: datetime = START) -> None:
         if start.tzinfo is None:
-            msg = f"ManualClock: start {start} has no time zone, expected one; add tzinfo=UTC"
-            raise InputError(msg)
+            raise InputError(f"ManualClock: start {start} has no time zone, expected one; add tzinfo=UTC")
         self._start = round(start.timestamp() * 1_000_000)
         self._passed = 0
 
@@ -46,12 +45,10 @@ class ManualClock:
         elif type(when) is int:
             micros = when * 1000
         else:
-            msg = f"ManualClock: expected an aware datetime or milliseconds since 1970, got {when!r}"
-            raise InputError(msg)
+            raise InputError(f"ManualClock: expected an aware datetime or milliseconds since 1970, got {when!r}")
         if micros < self.now():
             now = _EPOCH + timedelta(microseconds=self.now())
-            msg = f"ManualClock: {when!r} is before the present time, {now}; time does not run backwards"
-            raise InputError(msg)
+            raise InputError(f"ManualClock: {when!r} is before the present time, {now}; time does not run backwards")
         self._passed = micros - self._start
 
     def advance(self, seconds: float) -> None:

@@ -187,8 +187,7 @@ class TopologyTestDriver:
         known = [f"{one.id}-{index}" for one in topology.components for index in range(one.parallelism)]
         if processor not in known:
             hint = near(str(processor), known)
-            msg = f"processor {processor!r}: expected COMPONENT-INDEX{hint}; there are {', '.join(known)}"
-            raise InputError(msg)
+            raise InputError(f"processor {processor!r}: expected COMPONENT-INDEX{hint}; there are {', '.join(known)}")
         self._stepper.lose(processor)
 
     def next_tuple(self) -> None:
@@ -268,11 +267,10 @@ class TopologyTestDriver:
         session = self._running()
         flying, pending = len(self.active), session.machine_config().max_pending
         if flying >= pending:
-            msg = (
+            raise InputError(
                 f"{self.topology.id}: {flying} transactions are in flight ({self._words()}), expected fewer than "
                 f"pending={pending}; ack, fail or commit one first, or give the driver a higher pending"
             )
-            raise InputError(msg)
         before = self.committed + flying
         if session.planning.ended(before) or (session.planning.kind(before) == "end" and not ends):
             msg = f"{self.topology.id}: the input ended with txid {self.committed + flying}; nothing can follow it"
@@ -473,11 +471,10 @@ class TopologyTestDriver:
 
     def _waiting(self, txid: int) -> TransactionAttempt:
         if self.status(txid) not in (PROCESSING, COMMITTING):
-            msg = (
+            raise InputError(
                 f"txid {txid}: expected a transaction that waits for an ack ({self._words()}), got one that is "
                 f"{self.status(txid)}; ack one that is {PROCESSING} or {COMMITTING}, or add data or advance the clock"
             )
-            raise InputError(msg)
         return self.attempt(txid)
 
     def _words(self) -> str:
@@ -487,5 +484,4 @@ class TopologyTestDriver:
         streams = self.topology.component(component).streams
         if stream not in (*streams, DEFAULT_STREAM):
             hint = near(stream, list(streams))
-            msg = f"{component}: stream {stream!r} is not declared{hint}; it declares {sorted(streams)}"
-            raise InputError(msg)
+            raise InputError(f"{component}: stream {stream!r} is not declared{hint}; it declares {sorted(streams)}")

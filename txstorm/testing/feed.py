@@ -120,11 +120,10 @@ class _FeedCoordinator(SpoutCoordinator):
     def payload(self, metadata: Any) -> Any:
         rows = self._feed.fed.get(metadata["feed"])
         if rows is None:
-            msg = (
+            raise SpoutError(
                 f"stream {self._feed.name!r}: the {metadata['rows']} tuples of feed {metadata['feed']} are not in this "
                 "FeedSpout; continue with the same object, or with restart() of the same driver"
             )
-            raise SpoutError(msg)
         return rows
 
     def facts(self, metadata: Any) -> SourceFacts:

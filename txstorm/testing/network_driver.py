@@ -373,8 +373,7 @@ class NetworkTestDriver:
         found = {one.id.lower(): one for one in self.configuration.operators}
         if name.lower() not in found:
             names = [one.id for one in found.values()]
-            msg = f"NetworkTestDriver: operator {name!r} is not in the configuration{near(name, names)}"
-            raise InputError(msg)
+            raise InputError(f"NetworkTestDriver: operator {name!r} is not in the configuration{near(name, names)}")
         return found[name.lower()]
 
     def _replica(self, name: str, replica: int, live: bool = True) -> _TestReplica:

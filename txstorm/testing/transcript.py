@@ -82,8 +82,7 @@ class Transcript(BaseModel):
             return cls.model_validate(document)
         except (OSError, ValueError, RecursionError) as error:
             what = _sentences(error) if isinstance(error, ValidationError) else str(error)
-            msg = f"transcript {path}: expected JSON of format {FORMAT!r}, but: {what}"
-            raise InputError(msg) from error
+            raise InputError(f"transcript {path}: expected JSON of format {FORMAT!r}, but: {what}") from error
 
     @property
     def watched(self) -> list[str]:
@@ -164,11 +163,9 @@ class _Player:
                 case "restart", "":
                     driver.restart()
                 case _:
-                    msg = "expected ack T, fail T, commit TXID, advance SECONDS, next or restart"
-                    raise InputError(msg)
+                    raise InputError("expected ack T, fail T, commit TXID, advance SECONDS, next or restart")
         except (InputError, ValueError) as error:
-            msg = f"{where}: {action!r}: {error}"
-            raise InputError(msg) from error
+            raise InputError(f"{where}: {action!r}: {error}") from error
 
     def _which(self, text: str) -> int | TransactionAttempt:
         """Parse the transaction reference in a step: ``2`` is txid 2, ``2#1`` the first attempt at it."""
@@ -177,8 +174,7 @@ class _Player:
             return int(txid)
         attempts = self._driver.attempts(int(txid))
         if not 1 <= int(number) <= len(attempts):
-            msg = f"expected an attempt from 1 to {len(attempts)}, got {number}"
-            raise InputError(msg)
+            raise InputError(f"expected an attempt from 1 to {len(attempts)}, got {number}")
         return attempts[int(number) - 1]
 
     # -- comparing ----------------------------------------------------------------------------------------------

@@ -65,6 +65,5 @@ def late_rows(topology: Topology, emissions: Emissions, component: str, committe
 def _committer(topology: Topology, component: str) -> WindowCommitter | AggregateCommitter:
     found = topology.component(component).object
     if not isinstance(found, WindowCommitter | AggregateCommitter):
-        msg = f"{component}: expected a windowed bolt, got {type(found).__name__}"
-        raise InputError(msg)
+        raise InputError(f"{component}: expected a windowed bolt, got {type(found).__name__}")
     return found

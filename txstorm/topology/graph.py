@@ -169,11 +169,10 @@ class Topology:
             return self
         made = self.pending(self.settings, (), session)
         if made.pending is not None:
-            msg = (
+            raise InputError(
                 f"topology {self.id}: the columns of its frame bolts are not known without Spark: create a session "
                 "first (SparkSession.builder…getOrCreate()), or declare them (set_frame_bolt(…, columns='id INT, …'))"
             )
-            raise InputError(msg)
         return replace(made, companion=self.companion)
 
     @property

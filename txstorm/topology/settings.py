@@ -45,8 +45,7 @@ _LETTERS = re.compile(r"(?P<count>[0-9]{1,18})|(?P<percent>[0-9]{1,3}(\.[0-9]{1,
 
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
-        msg = "expected a number, got a truth value"
-        raise ValueError(msg)
+        raise ValueError("expected a number, got a truth value")
     return value
 
 
@@ -67,15 +66,13 @@ def _json_object(value: Any) -> Any:
             return json.dumps(found) if found else ""
     except (TypeError, ValueError, RecursionError):  # the reason may quote the value
         pass
-    msg = "expected a JSON object"
-    raise ValueError(msg)
+    raise ValueError("expected a JSON object")
 
 
 def _error_policy(value: Any) -> Any:
     if isinstance(value, str) and (found := _POLICY.fullmatch(value.strip())):
         return ", ".join(found.group(0).replace(" ", "").split(","))
-    msg = "expected fail_topology, retry(N), dead_letter, or 'retry(N), dead_letter', with N >= 1"
-    raise ValueError(msg)
+    raise ValueError("expected fail_topology, retry(N), dead_letter, or 'retry(N), dead_letter', with N >= 1")
 
 
 HALF = "half"
@@ -93,8 +90,7 @@ def _letters_limit(value: Any) -> Any:
             return int(found["count"])
         if float(found["percent"]) <= 100:
             return f"{float(found['percent']):g}%"
-    msg = "expected N or P%, such as 10 or 0.5%, half, or none"
-    raise ValueError(msg)
+    raise ValueError("expected N or P%, such as 10 or 0.5%, half, or none")
 
 
 def _log_bounds(value: Any) -> Any:

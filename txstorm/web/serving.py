@@ -98,12 +98,10 @@ def checked_door(host: str, token: str | None, option: str, allowed: Collection[
         InputError: the token cannot be sent, or is missing beyond this machine; or a name of `allowed` is none.
     """
     if token and not is_token(token):
-        msg = f"{option}: the token has spaces around it, or characters that an HTTP header cannot have"
-        raise InputError(msg)
+        raise InputError(f"{option}: the token has spaces around it, or characters that an HTTP header cannot have")
     for name in allowed:
         if not _NAME.fullmatch(name):
-            msg = f"--allow-host: expected the name of a host, without scheme and port, got {name!r}"
-            raise InputError(msg)
+            raise InputError(f"--allow-host: expected the name of a host, without scheme and port, got {name!r}")
     if _is_loopback(host):
         names = {*_OWN_HOSTS, _bracketed(host), *allowed}
         return Door(host, token or None, frozenset(name.lower() for name in names))
@@ -146,8 +144,7 @@ def serve(app: FastAPI, door: Door, port: int, listening: Callable[[str], None])
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
-        msg = f"cannot listen on {host}:{port}: {error}; choose another --port or --host"
-        raise InputError(msg) from None
+        raise InputError(f"cannot listen on {host}:{port}: {error}; choose another --port or --host") from None
     url = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         Guard(app, door),

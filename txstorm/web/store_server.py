@@ -200,8 +200,7 @@ def _tagged(what: str) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        msg = f"{what}: a tagged value cannot be read: {type(error).__name__}: {error}"
-        raise _BadBody(msg) from None
+        raise _BadBody(f"{what}: a tagged value cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _put(store: JoinStore, body: bytes) -> Stored:

@@ -74,8 +74,7 @@ class WindowedBolt(AssembledBolt):
 
     def execute(self, window: TupleWindow) -> None:
         """Evaluate one window."""
-        msg = f"{type(self).__name__} does not override execute(window)"
-        raise TypeError(msg)
+        raise TypeError(f"{type(self).__name__} does not override execute(window)")
 
     def cleanup(self) -> None:
         """Finish the windows of one task and transaction."""
@@ -114,8 +113,7 @@ class WindowedBolt(AssembledBolt):
         """
         names = (field, *fields)
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-            msg = f"with_key: expected the names of different fields, got {names!r}"
-            raise InputError(msg)
+            raise InputError(f"with_key: expected the names of different fields, got {names!r}")
         return self._set(key=names, ttl=None if ttl is None else duration(ttl, "with_key: ttl").microseconds)
 
     def with_early_results(self, every: Duration | timedelta) -> Self:
@@ -125,8 +123,7 @@ class WindowedBolt(AssembledBolt):
     def with_evictor(self, function: Callable[[Any], Any]) -> Self:
         """Let a function choose, before each evaluation, which tuples of a window stay: list of tuples → those."""
         if not callable(function):
-            msg = f"with_evictor: expected a function of a list of tuples, got {function!r}"
-            raise InputError(msg)
+            raise InputError(f"with_evictor: expected a function of a list of tuples, got {function!r}")
         return self._set(evictor=function)
 
     # -- event time ----------------------------------------------------------------------------------------------------
@@ -134,27 +131,23 @@ class WindowedBolt(AssembledBolt):
     def with_timestamp_field(self, name: str, unit: str = "ms") -> Self:
         """Take timestamps from a field: an int in `unit` (``s``, ``ms`` or ``us`` since 1970), or an aware datetime."""
         if not isinstance(name, str) or not name:
-            msg = f"with_timestamp_field: expected the name of a field, got {name!r}"
-            raise InputError(msg)
+            raise InputError(f"with_timestamp_field: expected the name of a field, got {name!r}")
         if unit not in UNITS:
-            msg = f"with_timestamp_field: expected the unit {', '.join(map(repr, UNITS))}, got {unit!r}"
-            raise InputError(msg)
+            raise InputError(f"with_timestamp_field: expected the unit {', '.join(map(repr, UNITS))}, got {unit!r}")
         self._check_first_timestamp()
         return self._set(time=replace(self.options.time, field=name, unit=unit))
 
     def with_timestamp_extractor(self, function: Callable[[Any], Any]) -> Self:
         """Take timestamps from a function of the tuple: ints in milliseconds, or aware datetimes."""
         if not callable(function):
-            msg = f"with_timestamp_extractor: expected a function of a tuple, got {function!r}"
-            raise InputError(msg)
+            raise InputError(f"with_timestamp_extractor: expected a function of a tuple, got {function!r}")
         self._check_first_timestamp()
         return self._set(time=replace(self.options.time, extractor=function))
 
     def with_partition_field(self, name: str) -> Self:
         """Keep the newest timestamp per value of a field, and let the watermark follow the slowest of them."""
         if not isinstance(name, str) or not name:
-            msg = f"with_partition_field: expected the name of a field, got {name!r}"
-            raise InputError(msg)
+            raise InputError(f"with_partition_field: expected the name of a field, got {name!r}")
         return self._set(time=replace(self.options.time, partition=name))
 
     def with_lag(self, lag: Duration | timedelta) -> Self:
@@ -168,8 +161,7 @@ class WindowedBolt(AssembledBolt):
     def with_watermark_policy(self, policy: str) -> Self:
         """Let the watermark follow the slowest (``min``, the default) or the fastest (``max``) input."""
         if policy not in POLICIES:
-            msg = f"with_watermark_policy: expected 'min' or 'max', got {policy!r}"
-            raise InputError(msg)
+            raise InputError(f"with_watermark_policy: expected 'min' or 'max', got {policy!r}")
         return self._set(policy=policy)
 
     def with_idle_timeout(self, timeout: Duration | timedelta) -> Self:
@@ -205,8 +197,7 @@ class WindowedBolt(AssembledBolt):
     def with_columns(self, columns: Mapping[str, Any]) -> Self:
         """Buffer tuples in typed columns, field → type, instead of as text: smaller, faster, and easier to read."""
         if not isinstance(columns, Mapping) or not columns:
-            msg = f"with_columns: expected field → type, such as {{'value': int}}, got {columns!r}"
-            raise InputError(msg)
+            raise InputError(f"with_columns: expected field → type, such as {{'value': int}}, got {columns!r}")
         return self._set(columns=dict(columns))
 
     def with_persistence(self) -> Self:
@@ -216,8 +207,7 @@ class WindowedBolt(AssembledBolt):
     def with_max_events_in_memory(self, number: int) -> Self:
         """Hold at most `number` tuples of a window in memory: `get()` reads more of them from the state as needed."""
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            msg = f"with_max_events_in_memory: expected a whole number, at least 1, got {number!r}"
-            raise InputError(msg)
+            raise InputError(f"with_max_events_in_memory: expected a whole number, at least 1, got {number!r}")
         return self._set(in_memory=number)
 
     def _form(self, form: WindowForm) -> Self:
@@ -228,8 +218,7 @@ class WindowedBolt(AssembledBolt):
 
     def _check_first_timestamp(self) -> None:
         if self.options.time.is_event_time:
-            msg = f"{type(self).__name__}: a second timestamp; give one field or one extractor"
-            raise InputError(msg)
+            raise InputError(f"{type(self).__name__}: a second timestamp; give one field or one extractor")
 
     def _set(self, **changes: Any) -> Self:
         self.options = replace(self.options, **changes)

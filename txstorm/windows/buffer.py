@@ -59,11 +59,10 @@ def typed_columns(plan: WindowPlan, chunk: Chunk) -> dict[str, pa.Array]:
             column = None if name in lists else chunk.values.column(name)  # type: ignore[union-attr]
             made[name] = column_of(lists[name], kind) if column is None else converted(column, kind)
         except Misfit as error:
-            msg = (
+            raise InputError(
                 f"{plan.id}: field {name!r} of a tuple does not fit the type {kind} that with_columns declares "
                 f"({error}); declare a type that holds all its values, or leave with_columns out"
-            )
-            raise InputError(msg) from error.of(name, kind)
+            ) from error.of(name, kind)
     return made
 
 

@@ -282,12 +282,11 @@ class WindowCommitter(PartialCommitter):
         rebound = [name for name in rebound if name not in self.plan.transient]
         if rebound:
             names = ", ".join(f"self.{name}" for name in rebound)
-            msg = (
+            raise StateError(
                 f"{self.plan.id}: execute has set {names} at {window!r}, but each transaction has a new object, so "
                 "that would be lost: keep it in a state of the bolt (KeyedState), or list attributes that need not "
                 f"outlive the transaction in its class: transient = {tuple(rebound)!r}"
             )
-            raise StateError(msg)
 
     # -- timers --------------------------------------------------------------------------------------------------------
 

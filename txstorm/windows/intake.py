@@ -138,8 +138,7 @@ class Intake:
         try:
             clock.check(chunk.times, self._stamp)
         except TimestampError as error:
-            one = Tuple(chunk.rows()[error.row], self.origin(chunk.number, chunk.task))
-            raise self._bad(one, error) from None
+            raise self._bad(Tuple(chunk.rows()[error.row], self.origin(chunk.number, chunk.task)), error) from None
         latest = None if clock.ahead is None else self._stamp + clock.ahead
         if latest is None or source.frontier is not None or max(chunk.newest.values(), default=latest) <= latest:
             return chunk
@@ -167,8 +166,7 @@ class Intake:
             return self._shifted(number, times_of_column(batch.column(source.field), source.unit))
         except TimestampError as error:
             error.column, error.find = source.field, partial(unusable, unit=source.unit)
-            one = next(self._tuples(number, task, batch.slice(error.row, 1)))
-            raise self._bad(one, error) from None
+            raise self._bad(next(self._tuples(number, task, batch.slice(error.row, 1))), error) from None
 
     def _times_of(self, number: int, task: int, stamps: Iterable[Any], tuples: Sequence[Tuple]) -> Times:
         try:
@@ -227,6 +225,5 @@ def _gap(component: str, function: Trigger, one: Tuple) -> int:
 def _fires(component: str, function: Trigger, one: Tuple) -> bool:
     answer = function(one)
     if not isinstance(answer, bool | np.bool_):
-        msg = f"{component}: the trigger returned {answer!r} for {one!r}, expected True or False"
-        raise ValueError(msg)
+        raise ValueError(f"{component}: the trigger returned {answer!r} for {one!r}, expected True or False")
     return bool(answer)

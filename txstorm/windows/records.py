@@ -97,11 +97,10 @@ class ComponentRecord:
         names = [name for name in {**self.declared, **declared} if self.declared.get(name) != declared.get(name)]
         was = {name: self.declared.get(name) for name in names}
         now = {name: declared.get(name) for name in names}
-        msg = (
+        raise StateError(
             f"{component}: its windows were started with {_json(was)}, the code has {_json(now)}; buffered tuples "
             "belong to the former: go back to it, or give the component another id, which starts without them"
         )
-        raise StateError(msg)
 
 
 class StoredInputs:

@@ -218,11 +218,9 @@ def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
         name, equals, text = pair.partition("=")
         number = text.strip()
         if not equals or not name.strip() or not (number.isascii() and number.removeprefix("-").isdecimal()):
-            msg = f"-e {pair!r}: expected COMPONENT=N with a whole number, such as split=4"
-            raise InputError(msg)
+            raise InputError(f"-e {pair!r}: expected COMPONENT=N with a whole number, such as split=4")
         if name.strip() in found:
-            msg = f"-e {pair!r}: component {name.strip()!r} is given twice; give it once"
-            raise InputError(msg)
+            raise InputError(f"-e {pair!r}: component {name.strip()!r} is given twice; give it once")
         found[name.strip()] = int(number)
     return found
 

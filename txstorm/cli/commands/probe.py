@@ -61,12 +61,10 @@ def try_engine(engine: str, directory: Path) -> None:
     handle = run(topology(), engine=engine, data_dir=directory / "data", available_now=True)
     try:
         if not handle.awaitTermination(SECONDS):
-            msg = f"no result within {SECONDS:.0f} s"
-            raise TxstormError(msg)
+            raise TxstormError(f"no result within {SECONDS:.0f} s")
     finally:
         handle.stop()
     counted = {row["word"]: row["n"] for row in handle.state("counts").to_pylist()}
     expected = Counter(word for words in WORDS for word in words)
     if counted != expected:
-        msg = f"expected the counts {dict(expected)}, got {counted}"
-        raise TxstormError(msg)
+        raise TxstormError(f"expected the counts {dict(expected)}, got {counted}")

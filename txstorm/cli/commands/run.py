@@ -180,8 +180,7 @@ def settings_of(
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
-            msg = f"--set {pair!r}: expected KEY=VALUE, such as max_spout_pending=8"
-            raise SettingError(msg)
+            raise SettingError(f"--set {pair!r}: expected KEY=VALUE, such as max_spout_pending=8")
         _add(found, key.strip(), value.strip(), "--set")
     if max_pending is not None:
         _add(found, "max_spout_pending", max_pending, "--max-pending")
@@ -196,6 +195,5 @@ def _add(found: dict[str, Any], key: str, value: Any, option: str) -> None:
     if key in found:
         from txstorm.errors import SettingError
 
-        msg = f"{option}: setting {key} is given twice; give it once"
-        raise SettingError(msg)
+        raise SettingError(f"{option}: setting {key} is given twice; give it once")
     found[key] = value

@@ -254,10 +254,9 @@ def _write_again(table: Path, file: Path) -> None:
         elif (sums := file.with_name(f".{file.name}.crc")).exists():
             _check_sums(read_whole(file), read_whole(sums))
     except ValueError as cause:
-        msg = (
+        raise TableCorrupt(
             f"{file}: content differs from what was written before a failed sync: {cause}; restore {table} from a copy"
-        )
-        raise TableCorrupt(msg) from cause
+        ) from cause
     rewrite(file)
 
 
@@ -267,8 +266,7 @@ def _check_sums(data: bytes, sums: bytes) -> None:
     if step and sums[8:] != b"".join(
         zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
     ):
-        msg = "it does not match the checksums in the .crc file beside it"
-        raise ValueError(msg)
+        raise ValueError("it does not match the checksums in the .crc file beside it")
 
 
 def _actions(commit: Commit, info: Mapping[str, Any], now: int) -> Iterator[dict[str, Any]]:

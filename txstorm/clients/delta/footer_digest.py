@@ -39,11 +39,10 @@ def check_seal(file: Path) -> None:
         return
     found = _seal(_end(file))
     if found != expected[1]:
-        msg = (
+        raise pa.ArrowInvalid(
             f"file {file}: its footer is not the one that was written (expected seal {expected[1]}, found {found}), so "
             "its rows cannot be read correctly"
         )
-        raise pa.ArrowInvalid(msg)
 
 
 def _seal(end: memoryview | bytes) -> str:

@@ -273,8 +273,7 @@ class DeltaHandle:
             raise ConflictError(msg) from lost
         except (DeltaError, OSError) as cause:
             why = f"version {self.version + 1} cannot be committed: {first_line(cause)}"
-            msg = f"{self.path}: {why}; check disk space and permissions, then start again"
-            raise TableCorrupt(msg) from cause
+            raise TableCorrupt(f"{self.path}: {why}; check disk space and permissions, then start again") from cause
         self.version += 1
         self._apps.update(commit.transactions)
         self._listed = None if commit.adds or commit.removes else self._listed
@@ -317,8 +316,7 @@ class DeltaHandle:
         if inode is not None:
             self._synced, self._own = self.version + 1, (self.version + 1, inode)
             return True
-        msg = f"{self.path}: expected version {self.version} to be the newest: there is a later one"
-        raise ConflictError(msg)
+        raise ConflictError(f"{self.path}: expected version {self.version} to be the newest: there is a later one")
 
     def still_has(self, version: int) -> bool:
         """Return whether the entry of `version` is still the one that this handle has written; True if unknown."""

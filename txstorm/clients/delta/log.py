@@ -195,8 +195,7 @@ def check_checkpoint(table: Path, version: int) -> None:
         return
     for name, digest in noted.items():
         if _digest(table / LOG / name) != digest:
-            msg = f"the checkpoint {name} is not what was written"
-            raise ValueError(msg)
+            raise ValueError(f"the checkpoint {name} is not what was written")
 
 
 def _digest(path: Path) -> str:
@@ -241,11 +240,9 @@ def checked_entry(data: bytes) -> tuple[Mapping[str, Any], Actions]:
         ours = bool(own) or any(txn["appId"].startswith(f"{INFO}/") for txn in actions["txn"])
         intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        msg = f"it is not a log entry ({type(error).__name__}: {error})"
-        raise ValueError(msg) from error
+        raise ValueError(f"it is not a log entry ({type(error).__name__}: {error})") from error
     if not intact:
-        msg = "its checksum does not match its content"
-        raise ValueError(msg)
+        raise ValueError("its checksum does not match its content")
     return (own if ours else _foreign(actions)), actions
 
 

@@ -102,12 +102,11 @@ class SparkDelta:
         """Raise `InputError` unless a lock held by Spark's process on `table` excludes other processes."""
         with self.locked(table):
             if not is_held(table):
-                msg = (
+                raise InputError(
                     f"table {table}: cannot be written with Spark: a lock that Spark's process takes on {LOCK} does "
                     "not hold off this one (another machine, or a file system without POSIX locks), so two writers "
                     'could lose a commit; use writer="deltalake", or a data directory on a local disk of the driver'
                 )
-                raise InputError(msg)
 
     def append(self, table: Path, files: Sequence[Path], app: str, txid: int, metadata: str) -> None:
         """Append the rows of Parquet `files` to `table`, with the app transaction (`app`, `txid`).
@@ -143,11 +142,10 @@ class SparkDelta:
 
     def _check_alive(self) -> None:
         if not is_alive(self._session):
-            msg = (
+            raise SessionLost(
                 "the Spark session that writes tables has ended; nothing that was committed is lost: start the "
                 "topology again with a new session"
             )
-            raise SessionLost(msg)
 
 
 def _exactly(file: Path) -> str:
@@ -178,11 +176,10 @@ def _check(session: Any) -> None:
     """Raise `InputError` unless `session` can write Delta tables and acquire their locks."""
     needs = 'writer="spark" needs a Spark session that was started with Delta'
     if is_connect(session):
-        msg = (
+        raise InputError(
             f"{needs}, and a classic one: through Spark Connect the table's lock cannot be taken where Spark runs, so "
             'two runs could lose a commit; use writer="deltalake"'
         )
-        raise InputError(msg)
     wanted = {"spark.sql.extensions": EXTENSION, "spark.sql.catalog.spark_catalog": CATALOG}
     missing = [f"{name}={value}" for name, value in wanted.items() if value not in session.conf.get(name, "")]
     if type(session._jvm.io.delta.tables.DeltaTable).__name__ != "JavaClass":  # noqa: SLF001

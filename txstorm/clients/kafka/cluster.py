@@ -178,8 +178,7 @@ def _create(kind: Callable[..., Any], settings: Mapping[str, Any], troubles: Tro
         return kind({"log_level": 2, **settings, "error_cb": troubles}, logger=log)
     except (ck.KafkaException, AttributeError, TypeError, ValueError) as error:
         cause = " ".join((error.args[0].str() if isinstance(error, ck.KafkaException) else str(error)).split())
-        msg = f"kafka: the client settings {sorted(settings)}{_REASON}{cause}"
-        raise SettingError(msg) from None
+        raise SettingError(f"kafka: the client settings {sorted(settings)}{_REASON}{cause}") from None
 
 
 class _Consumer(ck.Consumer):

@@ -288,11 +288,10 @@ class KafkaWriter:
             raise InputError(msg)
         taken = int(self._configuration(admin, self.topic).get("max.message.bytes") or self.max_message_bytes + FRAMING)
         if taken < self.max_message_bytes + FRAMING:
-            msg = (
+            raise InputError(
                 f"topic {self.topic!r}: its max.message.bytes is {taken}, expected {self.max_message_bytes + FRAMING} "
                 f"or more; raise it, or set max_message_bytes={taken - FRAMING}"
             )
-            raise InputError(msg)
 
     def _make_progress_topic(self, cluster: Cluster, admin: AdminClient) -> None:
         config = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
@@ -310,11 +309,10 @@ class KafkaWriter:
     def _check_progress_topic(self, admin: AdminClient) -> None:
         policy = self._configuration(admin, self._marks).get("cleanup.policy")
         if policy is not None and policy != "compact":
-            msg = (
+            raise InputError(
                 f"topic {self._marks!r}: its cleanup.policy is {policy!r}, expected 'compact': the record of what is "
                 "written would be deleted some day; change the policy, or name another progress_topic"
             )
-            raise InputError(msg)
 
     def _configuration(self, admin: AdminClient, topic: str) -> dict[str, str | None]:
         """Return the configuration of a topic; empty if these credentials may not read it."""
@@ -355,8 +353,7 @@ def _reported(troubles: Troubles) -> str:
 def _check_settings(topic: str, settings: Mapping[str, Any]) -> None:
     for name in settings:
         if name in _OWN:
-            msg = f"topic {topic!r}: the client setting {name!r} is txstorm's own; use {_OWN[name]}"
-            raise SettingError(msg)
+            raise SettingError(f"topic {topic!r}: the client setting {name!r} is txstorm's own; use {_OWN[name]}")
 
 
 def _encoded(mark: Mark) -> bytes:

@@ -59,8 +59,7 @@ class SchemaRegistry:
         try:
             self._get("/subjects")
         except (FailedException, LookupError) as error:
-            msg = f"schema registry {error}; check its address"
-            raise SpoutError(msg) from None
+            raise SpoutError(f"schema registry {error}; check its address") from None
 
     def decode(self, data: bytes) -> Any:
         """Decode an Avro value in Confluent's format.
@@ -71,38 +70,33 @@ class SchemaRegistry:
             SpoutError: the registry refuses the request.
         """
         if len(data) < _HEADER.size or data[0] != 0:
-            msg = f"begins with {data[:5]!r}, expected a zero byte and the four bytes of a schema's id"
-            raise ValueError(msg)
+            raise ValueError(f"begins with {data[:5]!r}, expected a zero byte and the four bytes of a schema's id")
         schema = self._schema(_HEADER.unpack_from(data)[1])
         body = io.BytesIO(data[_HEADER.size :])
         try:
             return fastavro.schemaless_reader(body, schema, None)
         except (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-            msg = f"is not of the schema it names: {type(error).__name__}: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"is not of the schema it names: {type(error).__name__}: {error}") from None
 
     def _schema(self, number: int) -> Any:
         if number not in self._schemas:
             try:
                 found = self._get(f"/schemas/ids/{number}")
             except LookupError as error:
-                msg = f"names schema {number}, which the registry does not have ({error})"
-                raise ValueError(msg) from None
+                raise ValueError(f"names schema {number}, which the registry does not have ({error})") from None
             self._schemas[number] = self._parsed(found, number)
         return self._schemas[number]
 
     def _parsed(self, found: Any, number: int) -> Any:
         kind = found.get("schemaType", "AVRO")
         if kind != "AVRO":
-            msg = f"names schema {number}, which is of type {kind}, expected AVRO"
-            raise ValueError(msg)
+            raise ValueError(f"names schema {number}, which is of type {kind}, expected AVRO")
         known: dict[str, Any] = {}
         try:
             self._load(found.get("references", []), known)
             return fastavro.parse_schema(json.loads(found["schema"]), named_schemas=known)
         except (SchemaParseException, KeyError, ValueError) as error:
-            msg = f"names schema {number}, which cannot be used: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"names schema {number}, which cannot be used: {error}") from None
 
     def _load(self, references: Any, known: dict[str, Any]) -> None:
         """Load the schemas that a schema references, dependencies first."""
@@ -121,8 +115,7 @@ class SchemaRegistry:
         except urllib.error.HTTPError as error:
             raise self._refusal(path, error) from None
         except (OSError, ValueError) as error:
-            msg = f"{self._url}{path}: {getattr(error, 'reason', error)}"
-            raise FailedException(msg) from None
+            raise FailedException(f"{self._url}{path}: {getattr(error, 'reason', error)}") from None
 
     def _refusal(self, path: str, error: urllib.error.HTTPError) -> Exception:
         said = f"{self._url}{path}: HTTP {error.code} {error.reason}"
@@ -155,9 +148,8 @@ def checked_url(url: str) -> str:
     """Return `url` if it is a valid address of a registry; raise `SettingError` otherwise."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
-        msg = (
+        raise SettingError(
             f"schema registry: expected http://HOST:PORT or https://…, got {masked_url(url)!r}; credentials go into "
             "auth="
         )
-        raise SettingError(msg)
     return url

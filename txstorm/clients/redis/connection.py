@@ -63,8 +63,7 @@ def address_of(url: str, timeout: float) -> RedisAddress:
     except (ValueError, TypeError, AttributeError):
         pass
     shown = masked_url(url) if isinstance(url, str) else type(url).__name__
-    msg = f"Redis: URL {shown!r}, timeout {timeout!r}: expected {URL} (rediss: TLS), and a timeout above 0"
-    raise InputError(msg)
+    raise InputError(f"Redis: URL {shown!r}, timeout {timeout!r}: expected {URL} (rediss: TLS), and a timeout above 0")
 
 
 def connect(address: RedisAddress) -> Any:
@@ -119,14 +118,10 @@ def reached(label: str, action: str) -> Iterator[None]:
         redis.exceptions.AuthorizationError,
         redis.exceptions.NoPermissionError,
     ) as error:
-        msg = f"{label}: the server rejects the credentials ({error}); mend password and username"
-        raise InputError(msg) from None
+        raise InputError(f"{label}: the server rejects the credentials ({error}); mend password and username") from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
-        msg = f"{label}: cannot {action}: {error}"
-        raise ConnectionError(msg) from error
+        raise ConnectionError(f"{label}: cannot {action}: {error}") from error
     except redis.ResponseError as error:
         if "NOAUTH" in str(error) or "DB index" in str(error):
-            msg = f"{label}: the server answers {error}; mend password or database"
-            raise InputError(msg) from None
-        msg = f"{label}: cannot {action}: {error}"
-        raise ConnectionError(msg) from error
+            raise InputError(f"{label}: the server answers {error}; mend password or database") from None
+        raise ConnectionError(f"{label}: cannot {action}: {error}") from error

@@ -160,21 +160,19 @@ class RedisNamespace:
         if outcome == "ok":
             return str(found)
         if outcome == "fenced":
-            msg = (
+            raise FencedError(
                 f"{self._label}: expected the epoch {self._epoch} of this coordinator, found {found}: another one leads"
             )
-            raise FencedError(msg)
         if outcome == "owner":
             msg = (
                 f"{self._label}: expected that of {self._owner}, found that of {found}; name the component "
                 "differently, or use another database of the server"
             )
         elif outcome == "lost":
-            msg = (
+            raise TableCorrupt(
                 f"{self._label}: expected {arguments[1]!r} as last committed, found {found or 'nothing'}: it was "
                 "emptied, or replaced by a copy; restore it, or accept it at the next start with state_may_be_lost=true"
             )
-            raise TableCorrupt(msg)
         elif outcome == "format":
             known = " or ".join(FORMATS)
             msg = f"{self._label}: expected format {known}, found {found}: a newer txstorm wrote it; upgrade this one"

@@ -193,11 +193,10 @@ class RowSets:
             raise InputError(msg)
         policy = str(memory.get("maxmemory_policy"))
         if policy.startswith("allkeys") and memory.get("maxmemory"):
-            msg = (
+            raise InputError(
                 f"{self.label}: the server evicts rows (maxmemory-policy {policy}), so that left rows would lose their "
                 "matches; set maxmemory-policy noeviction"
             )
-            raise InputError(msg)
         lost = self._sampled() if indexed else int(rows or 0) > 0
         if lost:
             msg = f"{self.label} has lost rows: keys of its index have none; restore it, or use another prefix"

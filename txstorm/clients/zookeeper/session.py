@@ -196,11 +196,9 @@ class ZooKeeperSession:
             self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
             connected = self._connected
         if self._closed:
-            msg = f"ZooKeeper {self.hosts}: expected an open session, got a closed one; open it again"
-            raise TxstormError(msg)
+            raise TxstormError(f"ZooKeeper {self.hosts}: expected an open session, got a closed one; open it again")
         if self._over(session):
-            msg = f"ZooKeeper {self.hosts}: the session {session:#x} has ended"
-            raise SessionOver(msg)
+            raise SessionOver(f"ZooKeeper {self.hosts}: the session {session:#x} has ended")
         if not connected:
             raise self._unreachable()
 

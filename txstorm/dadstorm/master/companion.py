@@ -137,8 +137,7 @@ class NetworkCompanion(Companion):
     def _store(self, conditions: Conditions, more: Mapping[str, Any] = {}) -> None:
         """Make conditions durable, and only then the present ones."""
         if not self._opened.session.books.put_if([], {CONDITIONS: self._document(conditions), **more}):
-            msg = "another coordinator has written to the ledger"
-            raise FencedError(msg)
+            raise FencedError("another coordinator has written to the ledger")
         self._run.conditions = conditions
 
     def _hear(self) -> None:
@@ -216,8 +215,7 @@ class NetworkCompanion(Companion):
         conditions, refused = self._run.conditions.apply(command)
         if refused is not None:
             self._carry_out(command, refused, conditions)
-            msg = f"{command} is refused: {refused}"
-            raise InputError(msg)
+            raise InputError(f"{command} is refused: {refused}")
 
         def act() -> None:
             if command.name == "Wait":
@@ -312,11 +310,10 @@ def check_same(before: Mapping[str, Any] | None, now: Mapping[str, Any], data_di
     if before is None:
         return
     if before["way"] != now["way"]:
-        msg = (
+        raise InputError(
             f"{data_dir} is of a run {_WAYS[before['way']]}, and cannot be gone on with {_WAYS[now['way']]}; choose "
             "another --data-dir"
         )
-        raise InputError(msg)
     found = [f"{name}: it was {before[name]}, and is {now[name]}" for name in ("semantics", "logging")
              if before[name] != now[name]]  # fmt: skip
     ops = [{one["id"]: one for one in document["operators"]} for document in (before, now)]
@@ -328,11 +325,10 @@ def check_same(before: Mapping[str, Any] | None, now: Mapping[str, Any], data_di
             found += [f"{id}: {name} was {was[name]}, and is {is_[name]}" for name in was
                       if was[name] != is_.get(name)]  # fmt: skip
     if found:
-        msg = (
+        raise InputError(
             f"the configuration is not that of {data_dir}: {'; '.join(found)}; only commands may change: put the rest "
             "back, or choose another --data-dir"
         )
-        raise InputError(msg)
 
 
 def _name(key: Replica) -> str:

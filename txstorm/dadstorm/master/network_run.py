@@ -218,8 +218,7 @@ class NetworkRun:
 
     def _check(self) -> None:
         if self._stopped:
-            msg = "the run ends"
-            raise FailedException(msg)
+            raise FailedException("the run ends")
 
     def _take(self, event: Any) -> None:
         """Tell the machine of an event, and do what follows."""

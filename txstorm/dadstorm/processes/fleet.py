@@ -250,8 +250,7 @@ class Fleet:
             raise InputError(msg) from None
         except (OSError, EOFError) as error:
             advice = "run `txstorm dadstorm pcs` there, or start this with --local"
-            msg = f"{place} does not answer ({reason(error)}); {advice}"
-            raise AwayError(msg) from None
+            raise AwayError(f"{place} does not answer ({reason(error)}); {advice}") from None
         with self._lock:
             self._services[host] = service
         return service
@@ -505,8 +504,7 @@ def _check(info: RepInfo) -> None:
     try:
         bound = address(info)
     except InputError as error:
-        msg = f"{_named(info)}: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{_named(info)}: {error}") from None
     if bound is not None:
         bound.close()
 
@@ -525,8 +523,7 @@ def _host(info: RepInfo) -> str | None:
             return None
         found = {str(one[4][0]) for one in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except (OSError, ValueError) as error:
-        msg = f"{_named(info)}: no machine is known by that name ({reason(error)})"
-        raise InputError(msg) from None
+        raise InputError(f"{_named(info)}: no machine is known by that name ({reason(error)})") from None
     for one in found:
         if one in ("127.0.0.1", "::1"):
             return None

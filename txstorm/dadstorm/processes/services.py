@@ -199,8 +199,7 @@ class ProcessCreationService:
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
-            msg = f"cannot listen at {host}:{port}: {reason(error)}"
-            raise InputError(msg) from None
+            raise InputError(f"cannot listen at {host}:{port}: {reason(error)}") from None
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def serve(self) -> None:
@@ -259,12 +258,9 @@ def read_key(path: Path | None = None, *, create: bool = False) -> bytes:
         msg = f"there is no key file {path}: `txstorm dadstorm pcs` makes one; copy it to the other machines"
         raise InputError(msg) from None
     except OSError as error:
-        msg = f"key file {path}: {reason(error)}"
-        raise InputError(msg) from None
+        raise InputError(f"key file {path}: {reason(error)}") from None
     if mode & 0o077:
-        msg = f"key file {path}: others may read it; run: chmod 600 {path}"
-        raise InputError(msg)
+        raise InputError(f"key file {path}: others may read it; run: chmod 600 {path}")
     if len(key) < 16:
-        msg = f"key file {path}: expected at least 16 bytes, found {len(key)}"
-        raise InputError(msg)
+        raise InputError(f"key file {path}: expected at least 16 bytes, found {len(key)}")
     return key

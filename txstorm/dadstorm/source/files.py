@@ -221,11 +221,10 @@ class FileParts:
         }
         if known.keys() != set(self.parts):
             odd = min(known.keys() ^ set(self.parts))
-            msg = (
+            raise SpoutError(
                 f"data files: operator {odd.operator} reads {odd.file} with another number of replicas than before, or "
                 "no longer, or only now; restore the configuration, or start in a new data directory"
             )
-            raise SpoutError(msg)
         return known
 
     def _cut(self) -> dict[Part, _Read]:

@@ -29,8 +29,7 @@ class TopicSpout(TransactionalSpout):
 
         servers, _, topic = url.removeprefix("kafka://").partition("/")
         if not servers or not topic or "/" in topic:
-            msg = f"{url!r}: expected kafka://HOST:PORT/TOPIC"
-            raise InputError(msg)
+            raise InputError(f"{url!r}: expected kafka://HOST:PORT/TOPIC")
         fields = ["value", "partition", "offset"]
         self.inner = TransactionalKafkaSpout(topic, servers, fields=fields, value="bytes", max_batch_rows=rows)
         self._receiver = (topic, operator, replicas)

@@ -78,18 +78,16 @@ class CheckedCollector(OutputCollector):
         where = f"{self._component}, stream {one.stream!r}"
         if isinstance(one.values, tuple):
             if fingerprint(one.values) != one.fingerprint:
-                msg = (
+                raise EmitError(
                     f"{where}: a tuple was changed after it was emitted: emitted {one.shown}, now "
                     f"{shortened(one.values)}; emitted values must not change: emit a copy, or make a new list or dict "
                     "for each tuple"
                 )
-                raise EmitError(msg)
         elif _bytes_of(one.values) != one.fingerprint:
-            msg = (
+            raise EmitError(
                 f"{where}: a record batch was changed after it was emitted; its memory (for example a NumPy array) "
                 "must not change: emit a batch over a copy of the array"
             )
-            raise EmitError(msg)
 
 
 def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
@@ -97,11 +95,10 @@ def leaving_alone(payload: Any, component: str, emit: Callable[[], A]) -> A:
     before = fingerprint(payload)
     result = emit()
     if fingerprint(payload) != before:
-        msg = (
+        raise SpoutError(
             f"spout {component!r}: an emitter changed its payload (TaskContext.payload), which all tasks and the "
             "coordinator share on the local engine; change a copy of it"
         )
-        raise SpoutError(msg)
     return result
 
 

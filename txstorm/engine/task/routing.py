@@ -147,11 +147,10 @@ def routes(edge: Edge, router: Router, emitted: Iterable[Emitted]) -> Iterator[t
 def check_target(edge: Edge, target: object) -> None:
     """Raise `EmitError` unless `target` is the index of a task of the edge's bolt."""
     if not isinstance(target, int) or not 0 <= target < edge.targets:
-        msg = (
+        raise EmitError(
             f"{edge.source}: {edge.grouping} grouping sent a tuple of stream {edge.stream!r} to task {target!r} of "
             f"{edge.target!r}; its tasks are 0 to {edge.targets - 1}"
         )
-        raise EmitError(msg)
 
 
 def _divide(batch: pa.RecordBatch, targets: Targets, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -68,11 +68,10 @@ class StoreFeed(AssembledBolt):
             self.right.clock = ClockRule.of(max_ahead, "StoreFeed: max_ahead")
         self.store = checked_store("StoreFeed", store)
         if retain is None:
-            msg = (
+            raise InputError(
                 "StoreFeed: retain is missing; say how far behind the newest rows others are kept, such as "
                 "retain=Duration.hours(2): the 'before' of the join, and as much as the left side may lag"
             )
-            raise InputError(msg)
         self.retain = span(retain, "StoreFeed: retain")
         self.batch_size = checked_size("StoreFeed", batch_size)
         self.fills = store, right.component, right.stream
@@ -201,14 +200,12 @@ def checked_store(kind: str, store: Any) -> Any:
     missing = [name for name in ("put_many", "get_many", "expire") if not callable(getattr(store, name, None))]
     if missing or isinstance(store, type):
         what = f"the class {store.__name__}" if isinstance(store, type) else f"an object of type {type(store).__name__}"
-        msg = f"{kind}: store: expected a JoinStore, got {what}; pass an object such as MemoryStore()"
-        raise InputError(msg)
+        raise InputError(f"{kind}: store: expected a JoinStore, got {what}; pass an object such as MemoryStore()")
     return store
 
 
 def checked_size(kind: str, size: Any) -> int:
     """Return a batch size; raise `InputError` unless it is a whole number, at least 1."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        msg = f"{kind}: batch_size: expected a whole number, at least 1, got {size!r}"
-        raise InputError(msg)
+        raise InputError(f"{kind}: batch_size: expected a whole number, at least 1, got {size!r}")
     return size

@@ -253,8 +253,7 @@ class TaskLookUps:
             StateError: the store's answer lacks a key, or the handle is used outside of its turn.
         """
         if not self.active:
-            msg = f"{self._where}, txid {self._txid}: looked up outside of finish_batch of its transaction"
-            raise StateError(msg)
+            raise StateError(f"{self._where}, txid {self._txid}: looked up outside of finish_batch of its transaction")
         with reached_or_replayed(f"{self._where}: the store cannot be read"):
             answer = self._store.get_many(keys, start, end)
         low = start if self._hidden is None else max(start, self._hidden)
@@ -265,11 +264,10 @@ class TaskLookUps:
                 found[key] = [row for row in rows if low <= row.time <= end]
             except (TypeError, AttributeError):
                 got = "nothing" if rows is None else repr(rows)[:100]
-                msg = (
+                raise StateError(
                     f"{self._where}: get_many of {type(self._store).__name__} gave {got} for key {key!r}; expected its "
                     "rows, as txstorm.testing.check_join_store checks"
-                )
-                raise StateError(msg) from None
+                ) from None
         if not self._staged:
             return found
         for key, rows in found.items():
@@ -315,8 +313,7 @@ def reached_or_replayed(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, BlockedError) as error:
-        msg = f"{what}: {error}; the batch is tried again until it can"
-        raise ReportedFailedException(msg) from error
+        raise ReportedFailedException(f"{what}: {error}; the batch is tried again until it can") from error
 
 
 def rows_of(table: pa.Table) -> list[StoreRow]:

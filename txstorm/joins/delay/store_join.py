@@ -78,11 +78,10 @@ class StoreJoin(AssembledBolt):
         self.left = checked_side("StoreJoin", "left", left)
         self.store = checked_store("StoreJoin", store)
         if before is None:
-            msg = (
+            raise InputError(
                 "StoreJoin: before is missing; say how much older than a left row a right row may be, such as "
                 "before=Duration.minutes(30)"
             )
-            raise InputError(msg)
         self.before = signed_duration(before, "StoreJoin: before")
         self.after = signed_duration(after, "StoreJoin: after")
         if self.before + self.after < 0:
@@ -90,8 +89,7 @@ class StoreJoin(AssembledBolt):
             raise InputError(msg)
         self.how = _checked_how(how)
         if isinstance(select, str) or (select is not None and not list(select)):
-            msg = f"StoreJoin: select: expected a list of 'stream:field', got {select!r}"
-            raise InputError(msg)
+            raise InputError(f"StoreJoin: select: expected a list of 'stream:field', got {select!r}")
         self.select = None if select is None else list(select)
         self.batch_size = checked_size("StoreJoin", batch_size)
 
@@ -236,11 +234,10 @@ class StoreJoinCommitter(SideCommitter):
             return [None if row is None else row.value.get(field) for row in rows]
         except AttributeError:
             row = next(one for one in rows if one is not None and not isinstance(one.value, Mapping))
-            msg = (
+            raise StateError(
                 f"{self._context.component}: row {row.id!r} of key {row.key!r} in the store has the value "
                 f"{repr(row.value)[:100]}, expected fields and their values, as a StoreFeed puts them"
-            )
-            raise StateError(msg) from None
+            ) from None
 
     def _rows(self) -> _LeftRows:
         """Return the rows that have arrived."""
@@ -354,11 +351,9 @@ def _checked_how(how: Any) -> str:
     if isinstance(how, str) and how in SPELLINGS:
         return SPELLINGS[how]
     if isinstance(how, str) and how in OTHERS:
-        msg = (
+        raise InputError(
             f"StoreJoin: how={how!r}: a store does not tell which right rows no left row has matched; only "
             f"IntervalJoin knows unmatched right rows. Use it, or one of {', '.join((INNER, LEFT_OUTER, SEMI, ANTI))}"
         )
-        raise InputError(msg)
     hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
-    msg = f"StoreJoin: how: expected inner, left, semi or anti, got {how!r}{hint}"
-    raise InputError(msg)
+    raise InputError(f"StoreJoin: how: expected inner, left, semi or anti, got {how!r}{hint}")

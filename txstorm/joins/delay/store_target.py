@@ -97,11 +97,10 @@ class FilledStore(ExternalTarget):
         try:
             yield
         except TableCorrupt as error:
-            msg = (
+            raise StateError(
                 f"{self._label} has lost rows, or is another store: {error}; or fill a new store under a new component "
                 "id, from a time before the oldest row that is still needed"
-            )
-            raise StateError(msg) from error
+            ) from error
 
 
 class ReadStore(ExternalTarget):
@@ -139,8 +138,7 @@ class ReadStore(ExternalTarget):
             _close(self._use.store, f"store of {self.component!r}")
 
     def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
-        msg = f"{self.component}: an intent has rows for a component that only looks them up"
-        raise StateError(msg)
+        raise StateError(f"{self.component}: an intent has rows for a component that only looks them up")
 
 
 def store_targets(uses: Mapping[str, StoreUse], data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:

@@ -59,8 +59,7 @@ class DataDelaySync(AssembledBolt):
         self.left = checked_side("DataDelaySync", "left", left)
         self.after = signed_duration(after, "DataDelaySync: after")
         if report is not None and not callable(report):
-            msg = f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}"
-            raise InputError(msg)
+            raise InputError(f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}")
         self.report = report
         self.refresh = span(refresh, "DataDelaySync: refresh")
 

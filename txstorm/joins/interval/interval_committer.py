@@ -55,11 +55,10 @@ class SideTimes(NewestTimes):
         announced = self._side.partitions
         strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
         if strange:
-            msg = (
+            raise ValueError(
                 f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
                 f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
             )
-            raise ValueError(msg)
         super()._add(chunk)
 
 

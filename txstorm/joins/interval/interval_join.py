@@ -79,36 +79,31 @@ class IntervalJoin(AssembledBolt):
     ) -> None:
         for name, side in zip(SIDES, (left, right), strict=True):
             if not isinstance(side, Side):
-                msg = f"IntervalJoin: {name}: expected a Side, got {side!r}"
-                raise InputError(msg)
+                raise InputError(f"IntervalJoin: {name}: expected a Side, got {side!r}")
         if before is None:
-            msg = (
+            raise InputError(
                 "IntervalJoin: before is missing; say how much older than a left row a right row may be, such as "
                 "before=Duration.minutes(30), or right rows would be kept forever"
             )
-            raise InputError(msg)
         self.left, self.right = left, right
         self.bounds = Bounds(
             signed_duration(before, "IntervalJoin: before"),
             0 if after is None else signed_duration(after, "IntervalJoin: after"),
         )
         if self.bounds.before + self.bounds.after < 0:
-            msg = (
+            raise InputError(
                 f"IntervalJoin: the bounds are inverted: before={before!r} and after={after!r} have a negative sum, so "
                 "no right row is within them; bounds are left.time - before <= right.time <= left.time + after"
             )
-            raise InputError(msg)
         if not isinstance(how, str) or how.lower() not in SPELLINGS:
             hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
             reason = "; a join within bounds needs a key, so there is no cross join" if how == "cross" else ""
-            msg = f"IntervalJoin: how: expected one of {', '.join(SPELLINGS)}, got {how!r}{hint}{reason}"
-            raise InputError(msg)
+            raise InputError(f"IntervalJoin: how: expected one of {', '.join(SPELLINGS)}, got {how!r}{hint}{reason}")
         self.how = SPELLINGS[how.lower()]
         if select is not None and (
             not isinstance(select, list | tuple) or not select or not all(isinstance(one, str) for one in select)
         ):
-            msg = f"IntervalJoin: select: expected a list of 'stream:field', got {select!r}"
-            raise InputError(msg)
+            raise InputError(f"IntervalJoin: select: expected a list of 'stream:field', got {select!r}")
         self.select = None if select is None else list(select)
 
     def assemble(self, site: Site) -> Assembly:

@@ -75,18 +75,16 @@ class LookupPlan:
         for name in self.columns:
             if name not in table.schema.names:
                 columns = table.schema.names
-                msg = (
+                raise StateError(
                     f"version {table.version} of the table {self.uri} has no column {name!r}{near(name, columns)}, "
                     f"which the join needs; it has {', '.join(columns)}: add it, or select other columns"
                 )
-                raise StateError(msg)
         kinds = tuple(kind_of(table.schema.field(name).type) for name in self.on.values())
         if kinds != self.kinds:
-            msg = (
+            raise StateError(
                 f"version {table.version} of the table {self.uri} has other types of {', '.join(self.on.values())} "
                 f"than when the topology was built: expected {self.kinds}, got {kinds}; change them back, or restart"
             )
-            raise StateError(msg)
         return table
 
 

@@ -76,8 +76,7 @@ class LookupJoin(AssembledBolt):
         self.uri = _directory(uri)
         self.on = _pairs(left.key if on is None and isinstance(left, Side) else on)
         if how not in _HOW:
-            msg = f"LookupJoin: how: expected {', '.join(dict.fromkeys(_HOW.values()))}, got {how!r}"
-            raise InputError(msg)
+            raise InputError(f"LookupJoin: how: expected {', '.join(dict.fromkeys(_HOW.values()))}, got {how!r}")
         self.how = _HOW[how]
         names = [select] if isinstance(select, str) else select
         if names is not None and not (names and all(isinstance(one, str) for one in names)):
@@ -233,8 +232,7 @@ def _stream(left: Any) -> tuple[str, str]:
         return left, DEFAULT_STREAM
     if isinstance(left, list | tuple) and len(left) == 2 and all(isinstance(one, str) and one for one in left):
         return left[0], left[1]
-    msg = f"LookupJoin: left: expected a Side, a component, or a component and a stream, got {left!r}"
-    raise InputError(msg)
+    raise InputError(f"LookupJoin: left: expected a Side, a component, or a component and a stream, got {left!r}")
 
 
 def _directory(uri: Any) -> str:
@@ -242,8 +240,7 @@ def _directory(uri: Any) -> str:
     if text.startswith("file:"):
         text = "/" + unquote(text.removeprefix("file:").lstrip("/"))
     if not text or "://" in text:
-        msg = f"LookupJoin: uri: expected the directory of a Delta table, or a file: URI of it, got {uri!r}"
-        raise InputError(msg)
+        raise InputError(f"LookupJoin: uri: expected the directory of a Delta table, or a file: URI of it, got {uri!r}")
     return str(Path(text).absolute())
 
 

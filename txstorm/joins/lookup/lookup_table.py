@@ -253,8 +253,7 @@ def _lost(content: Content, why: object) -> StateError:
 def check_id(table: ExternalTable, uri: str, expected: str) -> None:
     """Raise `StateError` if a table is not the one that is expected."""
     if table.id != expected:
-        msg = (
+        raise StateError(
             f"the table {uri} was replaced by another one: expected the table with id {expected}, got {table.id}; "
             "put the former table back, or give the new one another path"
         )
-        raise StateError(msg)

@@ -103,8 +103,7 @@ class SideConfig(Part):
     def _of_a_number(cls, unit: str | None, info: ValidationInfo) -> str | None:
         time = info.data.get("time")
         if unit is not None and info.data.get("fields", {}).get(time) == "datetime":
-            msg = f"field {time!r} is a datetime, which needs no unit; leave it out"
-            raise ValueError(msg)
+            raise ValueError(f"field {time!r} is a datetime, which needs no unit; leave it out")
         return unit
 
     @property
@@ -152,8 +151,7 @@ class JoinPart(Part):
     @classmethod
     def _not_inverted(cls, after: timedelta, info: ValidationInfo) -> timedelta:
         if "before" in info.data and info.data["before"] + after < timedelta(0):
-            msg = "the bounds are inverted: before + after is negative"
-            raise ValueError(msg)
+            raise ValueError("the bounds are inverted: before + after is negative")
         return after
 
 
@@ -211,8 +209,7 @@ class SinkPart(Part):
         if info.data.get("type") == "delta" and (fault := name_fault("sink", name)):
             raise ValueError(fault)
         if name in [info.data.get(one) for one in ("name", "unmatched_left")]:
-            msg = f"{name!r} has other results already; give each its own"
-            raise ValueError(msg)
+            raise ValueError(f"{name!r} has other results already; give each its own")
         return name
 
 

@@ -51,8 +51,7 @@ class RedisStore(JoinStore):
 
         self._address = address_of(url, timeout)
         if not isinstance(prefix, str) or not prefix or not prefix.isascii() or set(prefix) & {"{", "}", " ", "\n"}:
-            msg = f"RedisStore: prefix {prefix!r}: expected ASCII text without spaces and braces"
-            raise InputError(msg)
+            raise InputError(f"RedisStore: prefix {prefix!r}: expected ASCII text without spaces and braces")
         self._prefix = prefix
         self._opened: RowSets | None = None
 
@@ -130,8 +129,7 @@ def _parsed(keys: Sequence[Any], found: Sequence[Sequence[bytes]]) -> dict[Any, 
     documents = decoded(b"[%b]" % joined)
     plain = joined.count(b"{") == joined.count(b"[") == len(documents)
     if len(documents) != sum(map(len, found)):
-        msg = f"{sum(map(len, found))} documents decode to {len(documents)}"
-        raise ValueError(msg)
+        raise ValueError(f"{sum(map(len, found))} documents decode to {len(documents)}")
     rows: dict[Any, Sequence[StoreRow]] = {}
     first = 0
     for key, one in zip(keys, found, strict=True):
@@ -144,11 +142,10 @@ def _parsed(keys: Sequence[Any], found: Sequence[Sequence[bytes]]) -> dict[Any, 
 def _document(row: StoreRow) -> bytes:
     document = encoded(row_parts(row))
     if len(document) > MAX_ROW_BYTES:
-        msg = (
+        raise StateError(
             f"join store: row {str(row.id)[:40]!r} of key {str(row.key)[:40]!r} has {len(document):,} bytes, expected "
             f"at most {MAX_ROW_BYTES:,}; keep less in it"
         )
-        raise StateError(msg)
     return document
 
 

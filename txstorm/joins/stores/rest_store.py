@@ -165,23 +165,20 @@ def _read(read: Callable[[bytes, list[Any]], Any], keys: list[Any], content: byt
 def _limit(content: bytes) -> int:
     answer = decoded(content)
     if answer["api"] != API:
-        msg = f"expected version {API} of the API, got {answer['api']!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected version {API} of the API, got {answer['api']!r}")
     return _int(answer["max_body_bytes"])
 
 
 def _int(value: Any) -> int:
     if type(value) is not int:
-        msg = f"expected an integer, got {value!r}"
-        raise TypeError(msg)
+        raise TypeError(f"expected an integer, got {value!r}")
     return value
 
 
 def _all_stored(content: bytes, keys: list[Any]) -> None:
     answer = decoded(content)
     if answer["rows"] != len(keys):
-        msg = f"expected {len(keys)} rows to be stored, got {answer['rows']!r}"
-        raise ValueError(msg)
+        raise ValueError(f"expected {len(keys)} rows to be stored, got {answer['rows']!r}")
 
 
 class _Reader:
@@ -195,8 +192,7 @@ class _Reader:
         lists = decoded(content)["rows"]
         if type(lists) is not list or len(lists) != len(keys):
             got = len(lists) if type(lists) is list else type(lists).__name__
-            msg = f"expected lists of rows for {len(keys)} keys, got {got}"
-            raise ValueError(msg)
+            raise ValueError(f"expected lists of rows for {len(keys)} keys, got {got}")
         plain = content.count(b"{") - 1 == content.count(b"[") - 1 - len(lists) == sum(map(len, lists))
         start, end = self._start, self._end
         rows: dict[Any, Sequence[StoreRow]] = {}
@@ -217,6 +213,5 @@ def _mark(content: bytes) -> Mark | None:
 def _is_replaced(content: bytes) -> bool:
     replaced = decoded(content)["replaced"]
     if type(replaced) is not bool:
-        msg = f"expected true or false, got {replaced!r}"
-        raise TypeError(msg)
+        raise TypeError(f"expected true or false, got {replaced!r}")
     return bool(replaced)

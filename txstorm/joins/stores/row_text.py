@@ -40,11 +40,10 @@ def key_bytes(key: Any, what: str = "key") -> bytes:
         kind, content = keys.canonical_value(key)
         found = kind + content
     if len(found) > MAX_KEY_BYTES:
-        msg = (
+        raise StateError(
             f"join store: the {what} {str(key)[:40]!r}… has {len(found):,} bytes, expected at most {MAX_KEY_BYTES:,}; "
             "use a digest of it"
         )
-        raise StateError(msg)
     return found
 
 
@@ -66,11 +65,10 @@ def _by_bytes(row: StoreRow) -> tuple[int, bytes]:
 def checked_time(row: StoreRow) -> int:
     """Return the time of `row`; raise `StateError` unless it is an int of 64 bits."""
     if type(row.time) is not int or not -MAX_TIME <= row.time <= MAX_TIME:
-        msg = (
+        raise StateError(
             f"join store: row {shown(row.id)} of key {shown(row.key)}: time {shown(row.time)}, expected an int, UTC "
             "microseconds"
         )
-        raise StateError(msg)
     return row.time
 
 
@@ -82,8 +80,7 @@ def plain_fields(row: StoreRow) -> dict[str, Any]:
             return {_WHOLE: [tag(value, "value")]}
         return {name: one if type(one) in _PLAIN else tag(one, name) for name, one in value.items()}
     except InputError as error:
-        msg = f"join store: row {row.id!r} of key {row.key!r}: {error}"
-        raise StateError(msg) from None
+        raise StateError(f"join store: row {row.id!r} of key {row.key!r}: {error}") from None
 
 
 def plain_value(value: Any) -> Any:

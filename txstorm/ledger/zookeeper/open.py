@@ -79,12 +79,11 @@ def check_access(session: ZooKeeperSession, root: str, settings: Settings, *, cr
                 AUTH,
             )
     elif create and not session.options.auth:
-        msg = (
+        raise InputError(
             f"ledger zookeeper:{session.hosts}{root}: expected credentials to make its nodes with, got none, so every "
             f"client of these servers could change and remove them; set {AUTH} to user:password in the environment, or "
             f"ask for open nodes: --set zookeeper_acl=open (or {ACL}=open in the environment)"
         )
-        raise InputError(msg)
 
 
 def _session(hosts: str, settings: Settings) -> ZooKeeperSession:
@@ -99,10 +98,9 @@ def zookeeper_options(settings: Settings, environ: Mapping[str, str]) -> ZooKeep
     """
     auth = environ.get(AUTH, "")
     if auth and not re.fullmatch("[^:]+:.+", auth, re.DOTALL):
-        msg = (
+        raise InputError(
             f"{AUTH}: expected user:password, got {len(auth)} characters without a colon between two parts; correct it"
         )
-        raise InputError(msg)
     return ZooKeeperOptions(
         session_timeout=settings.zookeeper_session_timeout,
         connect_timeout=settings.zookeeper_connect_timeout,

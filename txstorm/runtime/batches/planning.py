@@ -174,11 +174,10 @@ class Planning:
         clock, before = Clock(self.planner.clock(document) or {}), clock_of(self.document(txid - 1))
         beyond = {name: offset for name, offset in clock.items() if offset > upto.get(name, -1)}
         if before is not None and not self.planner.opaque and beyond.keys() & before.keys():
-            msg = (
+            raise SpoutError(
                 f"txid {txid}: the spout was planned up to {Clock(beyond)}, but the wanted clock {upto} must not be "
                 "passed: its coordinator must heed upto in initialize_transaction, or not have that argument"
             )
-            raise SpoutError(msg)
         if clock.keys() - upto.keys():
             self.missed(f"the source has the partitions {', '.join(clock)}; ask for a clock of these")
         elif beyond:
@@ -314,12 +313,11 @@ class Planning:
         for partition, before in meta.digests.items():
             digest = outcome.digests.get(partition, before if outcome.error or _TASK.fullmatch(partition) else "none")
             if before != digest:
-                msg = (
+                raise SpoutError(
                     f"txid {txid}: the spout emitted another batch for {partition} than the first time "
                     f"(digest {digest}, expected {before}); a transactional spout must replay exactly: "
                     "use an opaque one if the source cannot"
                 )
-                raise SpoutError(msg)
 
     def pin(self, txid: int) -> tuple[Any, Any] | None:
         """Return the documents of `txid` and of the txid before it; None if a replay always uses the same document."""

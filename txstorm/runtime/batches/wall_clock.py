@@ -173,11 +173,10 @@ class StampClock:
         if not self._starting or not self._by_clock:
             self.accept()
             return
-        msg = (
+        raise InputError(
             f"topology {self._topology}: {doubt.text}; {', '.join(self._by_clock)} would expire or fire by it. Set the "
             "clock right or, if it is right, start with --accept-clock (in Python: accept_clock=True)"
         )
-        raise InputError(msg)
 
     def _waits(self, then: str) -> str:
         wait = f"for {_span(self._patience)}"
@@ -212,11 +211,10 @@ def check_not_behind(now: int, stamps: Iterable[tuple[int, int]], last: int, dat
         "--to-txid N goes back to the last one with a right time"
     )
     remedy = back if last > 0 else "choose another data directory"
-    msg = (
+    raise InputError(
         f"{text}; set the clock right or, if it was wrong then, {remedy}. To go on all the same, with stamps that "
         "stand still until then: --accept-clock (in Python: accept_clock=True)"
     )
-    raise InputError(msg)
 
 
 def _span(micros: int) -> str:

@@ -341,8 +341,7 @@ class GroupFinisher:
             tables.end_txid(txid)
         except TxstormError as error:
             # A committer violated a constraint of its state.
-            row = ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")
-            raise CommitFailed(row) from error
+            raise CommitFailed(ErrorRow("state", 0, "other", type(error).__name__, str(error), "", "")) from error
         reported = (*ready.processed.reported, *job.reported, *run.reported)
         return CommittedTxid(ready, counts, reported, len(letters) if letters else 0, run.timers, run.windows)
 

@@ -200,8 +200,7 @@ class CommitJobs:
 def _untagged(batch: pa.RecordBatch, state: KeyedState, where: str) -> pa.RecordBatch:
     for name in state.key:
         if is_tagged_column(batch, batch.schema.get_field_index(name)):
-            msg = f"{where}: field {name!r} has values of several types; emit one type only"
-            raise StateError(msg)
+            raise StateError(f"{where}: field {name!r} has values of several types; emit one type only")
     return batch
 
 

@@ -143,11 +143,10 @@ class Publisher:
                 return versions
             if self._sleep(pause_after(attempt)):
                 break
-        msg = (
+        raise BlockedError(
             f"txids {intent.first}-{intent.last} are decided but cannot be published: {cause}; fix the cause and "
             "start the topology again, which rolls them forward"
-        )
-        raise BlockedError(msg) from cause
+        ) from cause
 
     def _old_intents(self, intent: Intent) -> list[Op]:
         """Return the deletions of intents beyond those to keep; after a start that completed one there are more."""

@@ -94,8 +94,7 @@ def kind_named(name: str) -> type[WorldKind]:
         ) from error
     if isinstance(found, type) and issubclass(found, WorldKind):
         return found
-    msg = f"kind {name!r}: expected {', '.join(KINDS)}, or MODULE:CLASS with a subclass of WorldKind"
-    raise InputError(msg)
+    raise InputError(f"kind {name!r}: expected {', '.join(KINDS)}, or MODULE:CLASS with a subclass of WorldKind")
 
 
 @dataclass(frozen=True)

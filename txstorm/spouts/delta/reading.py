@@ -72,8 +72,7 @@ def _opened(table: Path, share: Share) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError:
         raise gone(table, share) from None
     except _DAMAGED as error:
-        msg = f"delta spout: {path}, of version {share.version}: {type(error).__name__}: {error}"
-        raise SpoutError(msg) from None
+        raise SpoutError(f"delta spout: {path}, of version {share.version}: {type(error).__name__}: {error}") from None
 
 
 def _taken(table: Path, share: Share) -> Callable[[int, int], Numbers]:
@@ -91,8 +90,7 @@ def _read(file: pq.ParquetFile, group: int, taken: Numbers, columns: TableColumn
     """Return rows of one row group, with all columns."""
     stored = list(file.schema_arrow)
     if columns.by_id and not any(_ID in (one.metadata or {}) for one in stored):
-        msg = "the table finds columns by their ids, and this file has none"
-        raise ValueError(msg)
+        raise ValueError("the table finds columns by their ids, and this file has none")
     wanted = [field for field in columns.fields if field["name"] not in columns.partitions]
     places = {field["name"]: _place(field, stored, by_id=columns.by_id) for field in wanted}
     names = [stored[place].name for place in places.values() if place is not None]
@@ -145,8 +143,7 @@ def _fitted(array: pa.Array, field: Mapping[str, Any], kind: pa.DataType, *, by_
         values = _fitted(array.flatten(), item, kind.value_type, by_id=by_id)
         return pa.ListArray.from_arrays(offsets, values, type=kind, mask=array.is_null())
     if not _fits(array.type, kind):
-        msg = f"column {field['name']!r} is {array.type}, expected {kind}"
-        raise ValueError(msg)
+        raise ValueError(f"column {field['name']!r} is {array.type}, expected {kind}")
     return array.cast(kind)
 
 

@@ -245,8 +245,7 @@ def _changes(entry: Entry, partitions: Collection[str]) -> Iterator[Share]:
         yield from (_share(entry.version, one, at=entry.at) for one in entry.changes)
         return
     if partitions and any(one.get("partitionValues") is None for one in entry.removes):
-        msg = "it removes files without saying of which partition: its writer did not record that"
-        raise ValueError(msg)
+        raise ValueError("it removes files without saying of which partition: its writer did not record that")
     added, removed = ({one["path"]: one for one in actions} for actions in (entry.adds, entry.removes))
     for change, files, others in (("delete", removed, added), ("insert", added, removed)):
         for path, action in files.items():

@@ -346,5 +346,4 @@ def _check_options(start: Any, ignored: frozenset[str], most_files: Any, most_by
     if unknown := sorted(ignored - set(IGNORED)):
         faults.append(f"ignore has {unknown}, expected of {list(IGNORED)}")
     if faults:
-        msg = f"delta spout: {'; '.join(faults)}"
-        raise SettingError(msg)
+        raise SettingError(f"delta spout: {'; '.join(faults)}")

@@ -72,8 +72,7 @@ class Vector(NamedTuple):
             stored = file.read(self.size + 8)
         size, found = int.from_bytes(stored[:4], "big"), stored[4:-4]
         if size != self.size or len(found) != size or zlib.crc32(found) != int.from_bytes(stored[-4:], "big"):
-            msg = f"the deletion vector at {self.offset} of {path} does not match its checksum"
-            raise ValueError(msg)
+            raise ValueError(f"the deletion vector at {self.offset} of {path} does not match its checksum")
         return found
 
 
@@ -84,8 +83,7 @@ def _decoded(text: str) -> bytes:
 def _rows_of(data: bytes) -> np.ndarray[Any, Any]:
     magic, count = struct.unpack_from("<IQ", data)
     if magic != _MAGIC:
-        msg = f"a deletion vector of unknown format {magic}"
-        raise ValueError(msg)
+        raise ValueError(f"a deletion vector of unknown format {magic}")
     found, at = [np.empty(0, np.int64)], 12
     for _ in range(count):
         (high,) = struct.unpack_from("<I", data, at)
@@ -106,8 +104,7 @@ def _bitmap(data: bytes, at: int) -> tuple[int, list[np.ndarray[Any, Any]]]:
         (count,) = struct.unpack_from("<I", data, at)
         at += 4
     else:
-        msg = f"a deletion vector with unknown bitmap {cookie}"
-        raise ValueError(msg)
+        raise ValueError(f"a deletion vector with unknown bitmap {cookie}")
     heads = np.frombuffer(data, "<u2", 2 * count, at).astype(np.int64)
     at += 4 * count + (4 * count if not with_runs or count >= _OFFSETS_FROM else 0)
     found = []

@@ -310,8 +310,7 @@ class Arrivals:
         if name is None or position.done:
             return
         if name not in now:
-            msg = f"file spout: {name} disappeared after it was read up to {position.offset}; restore it"
-            raise SpoutError(msg)
+            raise SpoutError(f"file spout: {name} disappeared after it was read up to {position.offset}; restore it")
         if not self._listings and now[name] != position.status:
             self._check_beginning(position, now[name])
 

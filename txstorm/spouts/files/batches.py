@@ -248,8 +248,7 @@ def naming(component: str, txid: int) -> Iterator[None]:
     try:
         yield
     except SpoutError as error:
-        msg = f"spout {component!r}, txid {txid}: {error}"
-        raise SpoutError(msg) from None
+        raise SpoutError(f"spout {component!r}, txid {txid}: {error}") from None
 
 
 def _status(name: str) -> FileStatus:

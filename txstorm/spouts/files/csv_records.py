@@ -415,6 +415,5 @@ def csv_header(path: str, delimiter: str) -> tuple[int, tuple[str, ...]]:
     text = bytes(block.raw(block.start, end)).decode("utf-8", "replace").strip("\r\n")
     names = tuple(next(csv.reader([text], delimiter=delimiter)))
     if len(set(names)) < len(names) or not all(names):
-        msg = f"file spout: {path}: the header {list(names)} has a duplicate or empty name; correct it"
-        raise SpoutError(msg)
+        raise SpoutError(f"file spout: {path}: the header {list(names)} has a duplicate or empty name; correct it")
     return end, names

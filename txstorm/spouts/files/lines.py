@@ -120,11 +120,10 @@ class LineFormat:
             return offset
         if more.startswith((b"\n", b"\r\n")):
             return offset + more.index(b"\n") + 1
-        msg = (
+        raise SpoutError(
             f"file spout: {path} grew inside its last line, which had no line end and was read up to {offset}; "
             "end every line before the spout sees it (write elsewhere, then rename)"
         )
-        raise SpoutError(msg)
 
     def extent(self, path: str, size: int) -> int:
         """Return the offset at the end of a file of `size` bytes."""
@@ -143,8 +142,7 @@ class LineFormat:
         size = segment.stop - segment.start
         data = read_range(segment.file, segment.start, size)
         if len(data) < size:
-            how = f"expected {size} bytes, got {len(data)}"
-            raise segment.changed(how)
+            raise segment.changed(f"expected {size} bytes, got {len(data)}")
         segment.verify(blake2b(data, digest_size=DIGEST_BYTES).hexdigest())
         return data
 

@@ -30,24 +30,21 @@ def absolute(paths: Paths, spout: str = "file spout") -> tuple[str, ...]:
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given:
-        msg = f"{spout}: no path given; name a file, a glob such as 'books/*.txt', or a list of them"
-        raise SpoutError(msg)
+        raise SpoutError(f"{spout}: no path given; name a file, a glob such as 'books/*.txt', or a list of them")
     return tuple(_local(os.fspath(path), spout) for path in given)
 
 
 def _local(path: str, spout: str) -> str:
     if not isinstance(path, str) or not path or "\0" in path:
-        msg = f"{spout}: {path!r} is not a path; name a file or a glob"
-        raise SpoutError(msg)
+        raise SpoutError(f"{spout}: {path!r} is not a path; name a file or a glob")
     parts = urlsplit(path)
     if not _SCHEME.match(path):
         return os.path.abspath(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        msg = (
+        raise SpoutError(
             f"{spout}: {path!r} is not local; local paths, those of mounted storage (on Databricks /Volumes/… or "
             "/dbfs/…) and file:///… can be read: mount it, or copy it here first"
         )
-        raise SpoutError(msg)
     return os.path.abspath(unquote(re.sub("^file:(//(localhost)?)?", "", path, flags=re.IGNORECASE)))
 
 
@@ -110,11 +107,10 @@ def listed(paths: Iterable[str]) -> dict[str, FileStatus]:
 def check_named(paths: tuple[str, ...], name: str) -> None:
     """Raise `SpoutError` unless `paths` match the recorded file `name`: the ledger must not choose files to read."""
     if not _is_named(paths, name):
-        msg = (
+        raise SpoutError(
             f"file spout: expected a recorded file that its paths name ({', '.join(paths)}), got {name!r}; use the "
             "paths that the transaction was planned with (they are relative to the working directory)"
         )
-        raise SpoutError(msg)
 
 
 @lru_cache(maxsize=4096)
@@ -154,8 +150,7 @@ def status_of(name: str) -> FileStatus:
         raise unreadable(name, error) from None
     if not stat.S_ISREG(status.st_mode):
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        msg = f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*"
-        raise SpoutError(msg)
+        raise SpoutError(f"file spout: {name} is {kind}, expected a file; name the files, for example {name}/*")
     return status.st_size, status.st_mtime_ns
 
 
@@ -230,8 +225,7 @@ class Listing:
     def _check(self, position: Position, now: dict[str, int]) -> None:
         current = position.file or ""
         if current not in now:
-            msg = f"file spout: {current} disappeared after it was read up to {position.offset}; restore it"
-            raise SpoutError(msg)
+            raise SpoutError(f"file spout: {current} disappeared after it was read up to {position.offset}; restore it")
         before = {name: size for name, size in now.items() if name < current}
         trail = ""
         for name, size in before.items():

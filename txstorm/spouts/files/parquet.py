@@ -239,8 +239,7 @@ def parquet_file(path: str) -> pq.ParquetFile:
     except OSError as error:
         raise unreadable(path, error) from None
     except pa.ArrowInvalid as error:
-        msg = f"file spout: {path} is not a Parquet file: {error}; check its format"
-        raise SpoutError(msg) from None
+        raise SpoutError(f"file spout: {path} is not a Parquet file: {error}; check its format") from None
 
 
 def _row_groups(metadata: Any) -> Iterator[RowGroup]:

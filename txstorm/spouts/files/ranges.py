@@ -49,8 +49,7 @@ class Segment:
     def verify(self, digest: str) -> None:
         """Raise `SpoutError` unless `digest`, that of the current content, is the planned one."""
         if digest != self.digest:
-            how = f"expected digest {self.digest}, got {digest}"
-            raise self.changed(how)
+            raise self.changed(f"expected digest {self.digest}, got {digest}")
 
     def changed(self, how: str) -> SpoutError:
         """Return the error for a range that has changed; `how` says what was expected and what was found."""
@@ -105,11 +104,10 @@ class Position:
         if metadata is None:
             return cls()
         if checked(metadata)["v"] != BY_NAME:
-            msg = (
+            raise SpoutError(
                 "file spout: the files of this directory were read as they arrived, which cannot go on in the order "
                 "of names; give order='arrival'"
             )
-            raise SpoutError(msg)
         return cls(**metadata["position"])
 
 

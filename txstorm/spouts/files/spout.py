@@ -257,8 +257,7 @@ def _chosen(options: _Options, columns: tuple[str, ...], paths: tuple[str, ...])
         raise SpoutError(msg)
     missing = [name for name in options.fields or () if name not in columns]
     if missing:
-        msg = f"file spout: {', '.join(paths)}: no column {missing}; the columns are {list(columns)}"
-        raise SpoutError(msg)
+        raise SpoutError(f"file spout: {', '.join(paths)}: no column {missing}; the columns are {list(columns)}")
     return columns if options.fields is None else options.fields
 
 
@@ -279,15 +278,13 @@ class _FileEmitter(Emitter):
 
 def _positive(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"file spout: {name} is {value!r}, expected an int > 0"
-        raise SettingError(msg)
+        raise SettingError(f"file spout: {name} is {value!r}, expected an int > 0")
     return value
 
 
 def _checked_order(order: Any) -> str | None:
     if order not in (None, ARRIVAL, NAME):
-        msg = f"file spout: order is {order!r}, expected {ARRIVAL!r} or {NAME!r}"
-        raise SettingError(msg)
+        raise SettingError(f"file spout: order is {order!r}, expected {ARRIVAL!r} or {NAME!r}")
     return order  # type: ignore[no-any-return]
 
 
@@ -334,8 +331,7 @@ def _check_options(options: _Options) -> None:
     }
     found = [fault for fault, present in faults.items() if present]
     if found:
-        msg = f"file spout: {'; '.join(found)}"
-        raise SettingError(msg)
+        raise SettingError(f"file spout: {'; '.join(found)}")
 
 
 def _is_delimiter(text: str) -> bool:

@@ -112,8 +112,7 @@ def opened(path: str) -> Iterator[Any]:
     """Open a file to read its bytes; raise `SpoutError` if it is none, or cannot be read."""
     try:
         if not Path(path).is_file() and Path(path).exists():
-            msg = f"file source: {path} is no file; name files, not directories or devices"
-            raise SpoutError(msg)
+            raise SpoutError(f"file source: {path} is no file; name files, not directories or devices")
         with open(path, "rb") as file:
             yield file
     except OSError as error:

@@ -215,20 +215,18 @@ class KafkaCoordinator(SpoutCoordinator):
     def _refuse_missing(self, missing: Collection[Partition]) -> None:
         if missing and not self._source.opaque:
             names = ", ".join(map(named, sorted(missing)))
-            msg = (
+            raise SpoutError(
                 f"spout {self._component!r}: {names}: not at {self._source.servers} any more; a transactional spout "
                 "needs all its partitions: restore them, or use OpaqueTransactionalKafkaSpout"
             )
-            raise SpoutError(msg)
 
     def _refuse_lost(self, lost: Collection[Lost]) -> None:
         if lost and not self._source.opaque:
-            msg = (
+            raise SpoutError(
                 f"spout {self._component!r}: offsets that can no longer be read: {'; '.join(map(str, lost))}; a "
                 "transactional spout reads every offset: use OpaqueTransactionalKafkaSpout to continue without them, "
                 "or start in a new data directory"
             )
-            raise SpoutError(msg)
 
     # -- notices ------------------------------------------------------------------------------------------------
 
@@ -291,8 +289,7 @@ class KafkaCoordinator(SpoutCoordinator):
     def _topics(self, *, now: bool = False) -> Mapping[str, Any]:
         """Return the topics; raise `SpoutError` if no broker answers. `now`: ask them even if some are known."""
         if not self._view.look(now=now or not self._view.topics):
-            msg = f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}"
-            raise SpoutError(msg)
+            raise SpoutError(f"spout {self._component!r}: the brokers do not answer: {self._view.trouble}")
         return self._view.topics
 
     def offsets(self, metadata: Any) -> dict[str, int]:
@@ -300,11 +297,10 @@ class KafkaCoordinator(SpoutCoordinator):
         positions, topics = Positions.after(metadata), self._view.topics
         recreated = [topic for topic, id in positions.ids.items() if topic in topics and topics[topic].id != id]
         if recreated:
-            msg = (
+            raise SpoutError(
                 f"spout {self._component!r}: topic {recreated[0]!r} was deleted and recreated since, so its offsets "
                 "today say nothing of the transactions before"
             )
-            raise SpoutError(msg)
         return {named(partition): offset for partition, offset in positions.next.items()}
 
     def offsets_at(self, when: int) -> dict[str, int]:

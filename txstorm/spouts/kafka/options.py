@@ -88,11 +88,9 @@ def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
             try:
                 re.compile(name)
             except re.error as error:
-                msg = f"kafka spout: topic pattern {name!r} is no regular expression: {error}"
-                raise SettingError(msg) from None
+                raise SettingError(f"kafka spout: topic pattern {name!r} is no regular expression: {error}") from None
         elif not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
-            msg = f"kafka spout: {name!r} can be no topic; a pattern begins with ^"
-            raise SettingError(msg)
+            raise SettingError(f"kafka spout: {name!r} can be no topic; a pattern begins with ^")
     return names
 
 
@@ -107,8 +105,7 @@ def checked_source(source: KafkaSource) -> KafkaSource:
     if source.isolation not in ISOLATION:
         faults.append(f"isolation_level is {source.isolation!r}, expected one of {ISOLATION}")
     if faults:
-        msg = f"kafka spout: {'; '.join(faults)}"
-        raise SettingError(msg)
+        raise SettingError(f"kafka spout: {'; '.join(faults)}")
     check_settings({name: value for name, value in source.settings.items() if name != "bootstrap.servers"})
     return source
 

@@ -126,8 +126,7 @@ class TransactionalKafkaSpout(TransactionalSpout):
                 cluster.names(CHECK)
         except Unavailable as error:
             what = "credentials, certificate and rights" if error.refused else "bootstrap_servers and security.protocol"
-            msg = f"kafka spout: the brokers cannot be asked: {error}; check {what}"
-            raise SpoutError(msg) from None
+            raise SpoutError(f"kafka spout: the brokers cannot be asked: {error}; check {what}") from None
         absent = [name for name in source.named if name not in found]
         if absent:
             msg = f"kafka spout: {source.servers} has no topic {', '.join(absent)}; create it, or correct the name"
@@ -177,11 +176,10 @@ class _KafkaEmitter(Emitter):
         where = f"spout {self._context.component!r}, txid {attempt.txid}"
         if foreign := sorted({topic for topic, _ in mine if not self._source.reads(topic)}):
             # The ledger must not choose which topics are read with the topology's credentials.
-            msg = (
+            raise SpoutError(
                 f"{where}: expected recorded ranges of topics among {list(self._source.topics)}, got {foreign!r}; name "
                 "the topics that the transaction was planned with"
             )
-            raise SpoutError(msg)
         try:
             messages = self._read(mine, ids_of(metadata), where)
         except Unavailable as error:
@@ -214,8 +212,7 @@ class _KafkaEmitter(Emitter):
         try:
             topics = cluster_of(self._source.settings, self._source.isolation).topics(wanted, self._source.patience)
         except Unavailable as error:
-            msg = f"{where}: cannot check the ids of the topics read: {error}"
-            raise FailedException(msg) from None
+            raise FailedException(f"{where}: cannot check the ids of the topics read: {error}") from None
         for partition, extent in mine.items():
             topic = topics.get(partition[0])
             if topic is None or topic.id != ids[partition[0]]:

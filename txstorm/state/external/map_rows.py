@@ -33,11 +33,9 @@ def key_text(key: Any, where: str) -> str:
     try:
         canonical(parts)
     except StateError as error:
-        msg = f"{where}: key {shown(key)}: {error}"
-        raise StateError(msg) from None
+        raise StateError(f"{where}: key {shown(key)}: {error}") from None
     if any(isinstance(part, float) for part in parts):
-        msg = f"{where}: key {shown(key)}: a float cannot be part of a key; use a string or a whole number"
-        raise StateError(msg)
+        raise StateError(f"{where}: key {shown(key)}: a float cannot be part of a key; use a string or a whole number")
     told = [_key_part(part) for part in parts]
     return dumped(told if isinstance(key, tuple) else told[0])
 
@@ -60,16 +58,14 @@ def _key_part(part: Any) -> Any:
 def json_value(value: Any, where: str, key: Any) -> Any:
     """Copy `value` as a JSON round trip would (tuples become lists); raise `StateError` if it is not a JSON value."""
     if value is None:
-        msg = f"{where}, key {shown(key)}: None is no value; call remove to remove the key"
-        raise StateError(msg)
+        raise StateError(f"{where}, key {shown(key)}: None is no value; call remove to remove the key")
     try:
         return _copied(value)
     except (TypeError, ValueError) as error:
-        msg = (
+        raise StateError(
             f"{where}, key {shown(key)}: expected a JSON value (str, int, finite float, bool, list, or dict with str "
             f"keys), got {shown(value)}: {error}"
-        )
-        raise StateError(msg) from None
+        ) from None
 
 
 def _copied(value: Any) -> Any:
@@ -84,8 +80,7 @@ def _copied(value: Any) -> Any:
         return [_copied(one) for one in value]
     if type(value) is dict and all(type(name) is str for name in value):
         return {_copied(name): _copied(one) for name, one in value.items()}
-    msg = f"{type(value).__name__} {shown(value)} is none"
-    raise TypeError(msg)
+    raise TypeError(f"{type(value).__name__} {shown(value)} is none")
 
 
 def dumped(value: Any) -> str:

@@ -85,8 +85,7 @@ class TaskMap:
 
     def merge(self, batch: Any, how: Mapping[str, str]) -> Never:
         """Raise `StateError`: `merge` is not supported, since maps have no columns."""
-        msg = f"{self._where}: merge needs value columns, which maps do not have; use update_many"
-        raise StateError(msg)
+        raise StateError(f"{self._where}: merge needs value columns, which maps do not have; use update_many")
 
     def remove(self, key: Key) -> None:
         """Remove `key`; removing an absent key changes nothing."""
@@ -112,19 +111,17 @@ class TaskMap:
         self._look_up([text])
         found = self._found[text]
         if self._kind == TRANSACTIONAL and found is not None and is_applied(found, self._txid):
-            msg = (
+            raise StateError(
                 f"{self._where}, key {shown(key)}: a transactional map keeps no value before a txid; use kind='opaque'"
             )
-            raise StateError(msg)
         return deepcopy(base(found, self._txid))
 
     def _texts(self, keys: Iterable[Key]) -> dict[Key, str]:
         if not self.active:
-            msg = (
+            raise StateError(
                 f"{self._where} used outside finish_batch; state is read and written in finish_batch of a committer "
                 "only: collect in execute, write there"
             )
-            raise StateError(msg)
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
@@ -225,8 +222,7 @@ class MapGroup(Unpublished[TaskMap]):
                 raise StateError(msg)
             is_applied(known, txid)
         except StateError as ahead:
-            msg = f"{where}, key {text}: {ahead}"
-            raise StateError(msg) from None
+            raise StateError(f"{where}, key {text}: {ahead}") from None
         return known
 
     def end_txid(self, txid: int) -> None:
@@ -283,6 +279,5 @@ def _hashable(keys: Iterable[Key], where: str) -> Iterable[Key]:
             hash(key)
         except TypeError:
             kinds = "str, int, bool, bytes, datetime, date, Decimal, None or a tuple"
-            msg = f"{where}: key {shown(key)} cannot be a key; use {kinds}"
-            raise StateError(msg) from None
+            raise StateError(f"{where}: key {shown(key)} cannot be a key; use {kinds}") from None
         yield key

@@ -33,8 +33,7 @@ def reached(label: str, what: str) -> Iterator[None]:
     except TxstormError:
         raise
     except Exception as cause:
-        msg = f"{label}: cannot {what}: {type(cause).__name__}: {cause}"
-        raise BlockedError(msg) from cause
+        raise BlockedError(f"{label}: cannot {what}: {type(cause).__name__}: {cause}") from cause
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,10 @@ class MarkedTarget(Generic[R]):
                 return False
         where = "has no mark" if found is None else f"is at txid {found.txid} of timeline {found.timeline}"
         expected = f"before txid {intent.first}" if table.previous == UNKNOWN else f"at txid {table.previous}"
-        msg = (
+        raise TableCorrupt(
             f"{self.label}: expected to be {expected} before txids {intent.first} to {intent.last} are "
             f"put, but it {where}; restore data directory and {self.home} from the same moment"
         )
-        raise TableCorrupt(msg)
 
     def _led(
         self, found: Mark | None, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]
@@ -145,30 +143,27 @@ class MarkedTarget(Generic[R]):
         allowed = _allowed(self.uri, committed, recorded, live)
         if found.txid not in allowed or found.timeline != self.owner.timeline:
             wanted = f"at most {max(allowed)}" if not known else " or ".join(map(str, sorted(allowed)))
-            msg = (
+            raise TableCorrupt(
                 f"{self.label}: the ledger expects it at txid {wanted} of timeline {self.owner.timeline}, "
                 f"found {found.txid} of timeline {found.timeline}; data directory and {self.home} are not from the "
                 "same moment: restore both"
             )
-            raise TableCorrupt(msg)
         return replace(found, epoch=epoch)
 
     def _check_owner(self, found: Mark, epoch: int) -> None:
         owner, kind = self.owner, self.label.partition(" ")[0]
         article = "an" if kind == "outlet" else "a"
         if found.incarnation != owner.incarnation:
-            msg = (
+            raise StateError(
                 f"{self.label}: its store belongs to topology {found.topology!r}, incarnation {found.incarnation}; "
                 f"expected {owner.topology!r}, incarnation {owner.incarnation}; {article} {kind} has one owner: "
                 "use another one"
             )
-            raise StateError(msg)
         if found.epoch > epoch:
-            msg = (
+            raise FencedError(
                 f"{self.label}: a coordinator with epoch {found.epoch} has taken over from this one with epoch "
                 f"{epoch}; stop this run, the other one continues"
             )
-            raise FencedError(msg)
 
     def _mark(self, epoch: int, txid: int, content: str) -> Mark:
         owner = self.owner

@@ -164,9 +164,8 @@ def check_declared(declared: Collection[str], live: Sequence[Intent]) -> None:
     for intent in live:
         for table in intent.tables:
             if table.kind in OUTSIDE and table.uri not in declared:
-                msg = (
+                raise StateError(
                     f"{table.kind} {table.name!r}: txids {intent.first}-{intent.last} are decided and have rows for "
                     f"it, but the topology no longer declares it: start it once with the code that does, and the "
                     f"{table.kind}'s store"
                 )
-                raise StateError(msg)

@@ -296,8 +296,7 @@ class StateIndex:
             return ask(disk)
         except TxstormError as cause:
             if self._closed:
-                msg = f"state {self._name!r}: its index is closed; the run has ended"
-                raise StoppedError(msg) from cause
+                raise StoppedError(f"state {self._name!r}: its index is closed; the run has ended") from cause
             log.warning("%s; it is rebuilt from the tables", cause)
         with self._writing:
             if self._disk is disk:  # otherwise another reader has already replaced it
@@ -353,11 +352,10 @@ class StateIndex:
             self._write()
             self._hurry.clear()
             if self._failure is not None and len(self._behind[0]) >= waiting:
-                msg = (
+                raise BlockedError(
                     f"state {self._name!r}: {waiting} rows wait to be written to the index: {self._failure}; nothing "
                     "is lost, as the tables hold them: mend the cause (free disk space) and start again"
-                )
-                raise BlockedError(msg) from self._failure
+                ) from self._failure
         elif not self._asked and self._is_due(waiting):
             self._asked = True
             self._call(self._write)

@@ -122,8 +122,7 @@ def _fill(disk: Fillable, data_dir: Path, kept: DeltaTableState, changes: DeltaT
 
 def _check_not_ahead(kept: DeltaTableState, changes: DeltaTableState, as_of: int, last: int) -> None:
     if as_of > last:
-        msg = (
+        raise TableCorrupt(
             f"table {kept.ref.uri}: is as of txid {as_of}, but {changes.ref.uri} ends at {last}; "
             "restore both from the same copy"
         )
-        raise TableCorrupt(msg)

@@ -275,5 +275,4 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        msg = f"file {file}: cannot be read: {error}; restore the data directory from a copy"
-        raise TableCorrupt(msg) from error
+        raise TableCorrupt(f"file {file}: cannot be read: {error}; restore the data directory from a copy") from error

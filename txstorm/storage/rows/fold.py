@@ -43,8 +43,7 @@ def check_how(form: ValueForm, how: Mapping[str, str], where: str) -> None:
         elif way in ("min", "max") and column.exact in (list, dict):
             faults.append(f"column {column.name!r}: {column.exact.__name__} values have no {way}; use last")
     if faults:
-        msg = f"{form.owner} ({where}), merge: {'; '.join(faults)}"
-        raise StateError(msg)
+        raise StateError(f"{form.owner} ({where}), merge: {'; '.join(faults)}")
 
 
 def aggregated(
@@ -148,8 +147,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 def _column(batch: pa.Table, column: Column, owner: str, where: str) -> pa.ChunkedArray:
     if batch.column_names.count(column.name) != 1:
-        msg = f"{owner} ({where}), merge: expected one column {column.name!r}, got {batch.column_names}"
-        raise StateError(msg)
+        raise StateError(f"{owner} ({where}), merge: expected one column {column.name!r}, got {batch.column_names}")
     return column.conformed(batch[column.name], where)
 
 

@@ -76,10 +76,9 @@ def order_field(state: CollectionState) -> pa.Field:
     """
     fields = [_field(f"state {state.name!r}", "order", name, kind) for name, kind in state.order.items()]
     if len(fields) != 1:
-        msg = (
+        raise StateError(
             f"state {state.name!r}: expected one order column, got {list(state.order)}; write order={{'at': datetime}}"
         )
-        raise StateError(msg)
     return fields[0]
 
 
@@ -91,8 +90,7 @@ def stored_fields(state: KeyedState) -> list[pa.Field]:
 def value_fields(state: KeyedState) -> list[pa.Field]:
     """Return the Arrow fields of the values; raise `StateError` for an unsupported type, or if there are none."""
     if not state.value:
-        msg = f"state {state.name!r} has no value column; declare at least one"
-        raise StateError(msg)
+        raise StateError(f"state {state.name!r} has no value column; declare at least one")
     return [_field(f"state {state.name!r}", "value", name, kind) for name, kind in state.value.items()]
 
 
@@ -114,8 +112,7 @@ def sink_schema(sink: SinkTable) -> pa.Schema:
 def sink_fields(sink: SinkTable) -> list[pa.Field]:
     """Return the Arrow fields of the columns declared for `sink`; raise `StateError` if there are none."""
     if not sink.columns:
-        msg = f"sink {sink.name!r} has no column; declare at least one"
-        raise StateError(msg)
+        raise StateError(f"sink {sink.name!r} has no column; declare at least one")
     return [_field(f"sink {sink.name!r}", "column", name, kind) for name, kind in sink.columns.items()]
 
 
@@ -185,11 +182,10 @@ def check_schema(table: str, expected: pa.Schema, got: pa.Schema) -> None:
     differences = schema_differences(expected, got)
     if differences:
         lines = "\n".join(f"  - {difference}" for difference in differences)
-        msg = (
+        raise StateError(
             f"{table}: the declaration differs from the existing table:\n{lines}\nColumns and types are fixed by the "
             "first commit. Give the state a new name, or backfill into a new data directory: jobs/replay.py --into."
         )
-        raise StateError(msg)
 
 
 def _types(schema: pa.Schema) -> Mapping[str, str]:

@@ -41,8 +41,7 @@ def check_ttl(state: KeyedState) -> None:
     """Raise `StateError` if the time to live of `state` is neither None nor a positive timedelta."""
     ttl = state.ttl
     if ttl is not None and not (isinstance(ttl, timedelta) and ttl > timedelta(0)):
-        msg = f"state {state.name!r}: expected a ttl that is a timedelta above 0, or None, got {ttl!r}"
-        raise StateError(msg)
+        raise StateError(f"state {state.name!r}: expected a ttl that is a timedelta above 0, or None, got {ttl!r}")
 
 
 def ttl_property(state: KeyedState) -> dict[str, str]:

@@ -45,11 +45,10 @@ def base(row: Row[V] | None, txid: int | None) -> V | None:
 def is_applied(row: Row[Any], txid: int) -> bool:
     """Whether `row` already carries `txid`; raises `StateError` if it carries a later one."""
     if row.txid > txid:
-        msg = (
+        raise StateError(
             f"state is ahead: expected a row of txid {txid} or earlier, got one of txid {row.txid}; another topology, "
             "or an older run of this one, wrote this table: use another state name or data directory"
         )
-        raise StateError(msg)
     return row.txid == txid
 
 

@@ -156,12 +156,11 @@ class DeclaredTable:
         for table in found if not self.letters else ():
             written = not all(other.is_untouched(recorded=False) for other in found)
             if table.ref == self.refs[0] and written and table.last_txid() < committed:
-                msg = (
+                raise StateError(
                     f"{self.label}: the table {table.ref.uri} is at txid {table.last_txid()}, and the ledger does not "
                     f"record it: a run without it, of an older txstorm, has committed up to txid {committed}; give it "
                     "a new name, or backfill into a new data directory (jobs/replay.py --into)"
                 )
-                raise StateError(msg)
 
     def differs(self, found: DeltaTableState) -> bool:
         """Whether columns, key, layout or time to live of the existing table `found` differ from the declaration."""
@@ -186,22 +185,20 @@ class DeclaredTable:
         if isinstance(self.table, KeyedState):
             keys = json.loads(found.handle.properties.get(KEYS, "null"))
             if keys != key_columns(self.table):
-                msg = (
+                raise StateError(
                     f"{self.label}: declared with the key {key_columns(self.table)}, the table has {keys}; "
                     "give the state a new name, or backfill into a new data directory (jobs/replay.py --into)"
                 )
-                raise StateError(msg)
         return found
 
     def _check_ttl(self, found: DeltaTableState) -> None:
         declared = ttl_property(self.table) if isinstance(self.table, KeyedState) else {}
         if found.handle.properties.get(TTL) != declared.get(TTL):
-            msg = (
+            raise StateError(
                 f"{self.label}: declared with the ttl {getattr(self.table, 'ttl', None)}, the table has "
                 f"{ttl_of(found.handle.properties)}; what was there at a txid must not change later: give the state a "
                 "new name, or backfill into a new data directory (jobs/replay.py --into)"
             )
-            raise StateError(msg)
 
     def _check_fixed(self, found: DeltaTableState) -> None:
         declared = (self.table.fixed if isinstance(self.table, KeyedState) else None) or {}
@@ -214,11 +211,10 @@ class DeclaredTable:
         before, now = (
             ", ".join(f"{name}: {facts.get(name, 'not fixed')}" for name in names) for facts in (was, declared)
         )
-        msg = (
+        raise StateError(
             f"component {self.component!r}: what it has stored was written with {before}; the code has {now}; go back "
             "to the former, or give the component another id, which starts without what is stored"
         )
-        raise StateError(msg)
 
     def _derived(self, found: DeltaTableState) -> Mapping[str, str]:
         """Return what some rows of a table show of the facts that it does not record."""
@@ -238,22 +234,20 @@ class DeclaredTable:
         declared = self.table.tasks if isinstance(self.table, KeyedState) else None
         fixed = found.handle.properties.get(TASKS)
         if fixed != (None if declared is None else str(declared)):
-            msg = (
+            raise StateError(
                 f"component {self.component!r}, {self.label}: its keys belong to tasks, of which the table has "
                 f"{fixed or 'any number'}, now declared are {declared or 'any number'}: keep the parallelism, or share "
                 "the state under a new name"
             )
-            raise StateError(msg)
 
     def _check_layout(self, found: DeltaTableState) -> None:
         actual = found.handle.properties.get(LAYOUT, CHANGES_LAYOUT)
         if isinstance(self.table, KeyedState) and self.table.layout != actual:
-            msg = (
+            raise StateError(
                 f"{self.label}: declared with the layout {self.table.layout!r}, the table {found.ref.uri} has "
                 f"{actual!r}, which is fixed when the table is made; give the state a new name, or backfill into a new "
                 "data directory (jobs/replay.py --into)"
             )
-            raise StateError(msg)
 
     def check(self) -> None:
         """Raise `StateError` if the declared name, a column or the time to live is invalid for a Delta table."""
@@ -304,10 +298,9 @@ def declarations(
         table.check()
         key = table.refs[0].kind, table.table.name.lower()
         if key in seen:
-            msg = (
+            raise StateError(
                 f"{table.label} is declared by {seen[key].component!r} and by {table.component!r} (as "
                 f"{seen[key].table.name!r}); a table has one writer: give one of them another name"
             )
-            raise StateError(msg)
         seen[key] = table
     return declared

@@ -203,11 +203,10 @@ def placed(where: Path | TableDirectory, check_leads: Callable[[], None] = unsha
 def check_there(place: TableDirectory, ref: TableRef) -> None:
     """Raise `TableCorrupt` unless the table `ref` exists, even if it cannot be read."""
     if not place.has(ref):
-        msg = (
+        raise TableCorrupt(
             f"{place}: the ledger knows the table {ref.uri}, but there is none; restore the directory from a copy "
             "taken together with the ledger"
         )
-        raise TableCorrupt(msg)
 
 
 def table_refs(data_dir: Path) -> Iterator[TableRef]:

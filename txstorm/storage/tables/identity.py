@@ -123,18 +123,16 @@ def check_owner(table: Path | str, properties: Mapping[str, str], owner: Topolog
     known = FORMATS if KEY_TEXTS in properties else FORMATS[:1]
     if properties.get(FORMAT) not in known:
         reads = " and ".join(map(repr, known))
-        msg = (
+        raise DataDirectoryError(
             f"table {table}: has format {properties.get(FORMAT)!r}, this txstorm reads {reads}; "
             "use the txstorm that wrote it, or a newer one"
         )
-        raise DataDirectoryError(msg)
     if properties[INCARNATION] != owner.incarnation:
-        msg = (
+        raise DataDirectoryError(
             f"table {table}: belongs to topology {properties.get('txstorm.topology')!r}, incarnation "
             f"{properties[INCARNATION]}; expected {owner.topology!r}, incarnation {owner.incarnation}; one "
             "data directory belongs to one topology: use another one"
         )
-        raise DataDirectoryError(msg)
 
 
 def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
@@ -144,11 +142,10 @@ def check_own(table: str, infos: Iterable[Mapping[str, Any]]) -> None:
     """
     for info in infos:
         if FOREIGN in info:
-            msg = (
+            raise TableCorrupt(
                 f"table {table}: another writer has changed its rows (operation {info[FOREIGN]}): it no longer holds "
                 "what the topology has committed; restore the table's directory from a copy, and write to other tables"
             )
-            raise TableCorrupt(msg)
 
 
 SET = "txstorm.set"

@@ -249,8 +249,7 @@ def decode(data: bytes) -> Intent:
     try:
         found = json.loads(data)
     except ValueError as cause:
-        msg = f"intent: expected JSON, got {data[:40]!r}…; the ledger is damaged, restore it"
-        raise LedgerCorrupt(msg) from cause
+        raise LedgerCorrupt(f"intent: expected JSON, got {data[:40]!r}…; the ledger is damaged, restore it") from cause
     return Intent.from_json(found)
 
 
@@ -269,15 +268,13 @@ def check_place(kind: str, name: str, uri: str) -> None:
     expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
     named = name_fault(kind, name) is None or (kind == LETTERS and not name)
     if kind not in DIRECTORIES or not named or uri != expected:
-        msg = (
+        raise LedgerCorrupt(
             f"ledger: expected a table of this data directory, got {kind!r} named {name!r} in {uri!r}; the ledger is "
             "damaged or was changed by hand, restore it"
         )
-        raise LedgerCorrupt(msg)
 
 
 def _check_gaps(intent: Intent) -> None:
     txids = [record.txid for record in intent.txids]
     if not txids or txids != list(range(txids[0], txids[0] + len(txids))):
-        msg = f"intent: expected consecutive txids, got {txids}; the ledger is damaged, restore it"
-        raise LedgerCorrupt(msg)
+        raise LedgerCorrupt(f"intent: expected consecutive txids, got {txids}; the ledger is damaged, restore it")

@@ -64,11 +64,10 @@ def check_group_end(name: str, commit: Mapping[str, Any], wanted: int) -> None:
     """
     first, last = commit["txids"][0]["txid"], commit["last"]
     if first <= wanted < last:
-        msg = (
+        raise StateError(
             f"state {name!r}: txids {first} to {last} were committed as one group, and the layout merge keeps a state "
             f"at the ends of groups only; expected txid {first - 1} or {last}, got {wanted}"
         )
-        raise StateError(msg)
 
 
 def no_changes(name: str) -> StateError:

@@ -59,10 +59,9 @@ def reads(function: Callable[Concatenate[Path, P], Answer]) -> Callable[Concaten
             with reading(Path(data_dir)):
                 return function(Path(data_dir), *args, **kwargs)
         except OSError as error:
-            msg = (
+            raise DataDirectoryError(
                 f"data directory {data_dir}: expected tables that this user can read, got {error}; check permissions "
                 "and the disk, or restore the directory from a copy"
-            )
-            raise DataDirectoryError(msg) from error
+            ) from error
 
     return counted

@@ -51,8 +51,7 @@ def check_engine(
     """
     for name in NETWORKS if networks is None else networks:
         if name not in NETWORKS:
-            msg = f"network {name!r}: expected one of NETWORKS{near(name, list(NETWORKS))}"
-            raise InputError(msg)
+            raise InputError(f"network {name!r}: expected one of NETWORKS{near(name, list(NETWORKS))}")
         with checking(f"engine: network {name!r}"):
             check_network(NETWORKS[name], make_engine, timeout=timeout)
     with checking("engine: a batch that fails"):
@@ -88,8 +87,7 @@ class FailsOnce(BatchBolt):
     def finish_batch(self) -> None:
         """Emit the count, or raise an error in the attempt that is to fail."""
         if self.attempt == (FAILS_AT, FAILS_AT):
-            msg = "as it should"
-            raise FailedException(msg)
+            raise FailedException("as it should")
         self.collector.emit(self.n)
 
 
@@ -127,8 +125,7 @@ def _process(engine: Engine, timeout: float, *attempts: tuple[int, int]) -> list
     try:
         return future.result(timeout)
     except FutureTimeout:
-        msg = f"expected pack {list(attempts)} to be processed, got nothing within {timeout} s"
-        raise CheckFailed(msg) from None
+        raise CheckFailed(f"expected pack {list(attempts)} to be processed, got nothing within {timeout} s") from None
 
 
 def _cause(outcome: Processed) -> tuple[str, str, str] | None:

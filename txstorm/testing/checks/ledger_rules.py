@@ -293,8 +293,7 @@ def _model(before: dict[str, Entry], ops: list[Op]) -> dict[str, Entry] | None:
 def _expect_holder(ledger: Ledger, owner: str) -> None:
     holder = ledger.holder()
     if holder is None or owner not in holder:
-        msg = f"holder: expected words with {owner!r} in them, got {holder!r}"
-        raise CheckFailed(msg)
+        raise CheckFailed(f"holder: expected words with {owner!r} in them, got {holder!r}")
 
 
 VALUE_RULES: dict[str, Rule] = {

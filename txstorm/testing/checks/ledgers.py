@@ -105,8 +105,7 @@ def check_ledger(make_ledger: Callable[[], Ledger], *, rules: Iterable[str] | No
     """
     for name in LEDGER_RULES if rules is None else rules:
         if name not in LEDGER_RULES:
-            msg = f"rule {name!r}: expected one of LEDGER_RULES{near(name, list(LEDGER_RULES))}"
-            raise InputError(msg)
+            raise InputError(f"rule {name!r}: expected one of LEDGER_RULES{near(name, list(LEDGER_RULES))}")
         with checking(f"ledger: {name}"):
             _try(make_ledger, LEDGER_RULES[name])
 

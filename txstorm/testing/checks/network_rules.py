@@ -40,8 +40,7 @@ def _check_finishes(nodes: Mapping[str, Node], rows: Rows, where: str) -> None:
     for row in _of(rows, "finish"):
         before = [one["seq"] for one in _of(rows, "see", component=row["component"], task=row["task"])]
         if row["seq"] <= max(before, default=0):
-            msg = f"{where}: {row['component']}[{row['task']}] finished before all of its input was in"
-            raise CheckFailed(msg)
+            raise CheckFailed(f"{where}: {row['component']}[{row['task']}] finished before all of its input was in")
 
 
 def _of(rows: Rows, kind: str, **values: Any) -> Rows:

@@ -139,10 +139,9 @@ def observe(topology: Topology, engine: Engine, data_dir: Path, timeout: float |
     handle = run(topology, engine=engine, data_dir=data_dir, available_now=True)
     try:
         if not handle.awaitTermination(timeout):
-            msg = (
+            raise CheckFailed(
                 f"expected the run to end, got {handle.in_flight} in flight after {timeout} s; is a future never done?"
             )
-            raise CheckFailed(msg)
     finally:
         handle.stop()
     return Seen(read_sink(data_dir, "log").to_pylist(), rows_json(read_state(data_dir, "totals")))

@@ -18,8 +18,7 @@ class CheckFailed(TxstormError, AssertionError):
 def expect(rule: str, expected: Any, got: Any) -> None:
     """Raise `CheckFailed` unless `got` equals `expected`."""
     if got != expected:
-        msg = f"{rule}: expected {expected!r}, got {got!r}"
-        raise CheckFailed(msg)
+        raise CheckFailed(f"{rule}: expected {expected!r}, got {got!r}")
 
 
 def refused(rule: str, kind: type[Exception], call: Callable[[], object], pattern: str = "") -> None:
@@ -28,14 +27,11 @@ def refused(rule: str, kind: type[Exception], call: Callable[[], object], patter
         call()
     except kind as error:
         if not re.search(pattern, str(error), re.DOTALL):
-            msg = f"{rule}: expected a {kind.__name__} that says {pattern!r}, got {error}"
-            raise CheckFailed(msg) from error
+            raise CheckFailed(f"{rule}: expected a {kind.__name__} that says {pattern!r}, got {error}") from error
         return
     except Exception as error:
-        msg = f"{rule}: expected a {kind.__name__}, got {type(error).__name__}: {error}"
-        raise CheckFailed(msg) from error
-    msg = f"{rule}: expected a {kind.__name__}, got no error"
-    raise CheckFailed(msg)
+        raise CheckFailed(f"{rule}: expected a {kind.__name__}, got {type(error).__name__}: {error}") from error
+    raise CheckFailed(f"{rule}: expected a {kind.__name__}, got no error")
 
 
 @contextmanager
@@ -44,11 +40,9 @@ def checking(rule: str) -> Iterator[None]:
     try:
         yield
     except CheckFailed as error:
-        msg = f"{rule}: {error}"
-        raise CheckFailed(msg) from error.__cause__
+        raise CheckFailed(f"{rule}: {error}") from error.__cause__
     except Exception as error:
-        msg = f"{rule}: expected no error, got {type(error).__name__}: {error}"
-        raise CheckFailed(msg) from error
+        raise CheckFailed(f"{rule}: expected no error, got {type(error).__name__}: {error}") from error
 
 
 def in_parallel(calls: Iterable[Callable[[], None]]) -> None:

@@ -64,12 +64,11 @@ def drain(driver: TopologyTestDriver) -> None:
             driver.commit()
             some = bool(batch(driver, driver.committed))
             idle, filled = (0, filled + 1) if some else (idle + 1, filled)
-    msg = (
+    raise CheckFailed(
         f"the source runs dry: expected that within {LIMIT} transactions that are not empty; likely cause: a batch "
         "does not begin where the metadata of the txid before end, so that the same records come again and again (or "
         "let make_spout hold less, or take larger batches)"
     )
-    raise CheckFailed(msg)
 
 
 def batch(driver: TopologyTestDriver, txid: int) -> Tuples:

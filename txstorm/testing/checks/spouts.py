@@ -70,8 +70,7 @@ def check_transactional_spout(
         InputError: the spout is opaque, or its source is not suitable.
     """
     if is_opaque(make_spout()):
-        msg = "check_transactional_spout: this spout is opaque; use check_opaque_spout"
-        raise InputError(msg)
+        raise InputError("check_transactional_spout: this spout is opaque; use check_opaque_spout")
     _Check("transactional spout", make_spout, tasks, replays_exactly=True).run(expected, grow, seeds)
 
 
@@ -102,8 +101,7 @@ class _Check:
         self, kind: str, make_spout: Callable[[], Spout], tasks: Sequence[int], *, replays_exactly: bool
     ) -> None:
         if not tasks or min(tasks) < 1:
-            msg = f"tasks: expected numbers of at least 1, got {list(tasks)}"
-            raise InputError(msg)
+            raise InputError(f"tasks: expected numbers of at least 1, got {list(tasks)}")
         self._kind = kind
         self._make_spout = make_spout
         self._tasks = list(tasks)

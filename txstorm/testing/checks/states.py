@@ -224,8 +224,7 @@ def one_put_per_expected_mark(another: AnotherMarked, rng: random.Random) -> Non
             raise CheckFailed(msg)
         possible: list[MapMark | None] = [*told] or [*lost, expected]
         if stored not in possible:
-            msg = f"{where}: expected the stored mark to be one of {possible}, got {stored}{_TWO_STEPS}"
-            raise CheckFailed(msg)
+            raise CheckFailed(f"{where}: expected the stored mark to be one of {possible}, got {stored}{_TWO_STEPS}")
         if stored is not None and stored != expected:
             rows = [MapRow(marks.index(stored), stored.txid)] * len(keys)
             expect(f"{where}: rows of the put whose mark is stored", rows, list(another().multi_get(keys)))

@@ -61,8 +61,7 @@ class BatchBoltExecutor:
         resources: CommitResources | None = None,
     ) -> None:
         if not isinstance(bolt, BatchBolt):
-            msg = f"batch bolt executor: {type(bolt).__name__} is no BatchBolt; give it an object of one"
-            raise InputError(msg)
+            raise InputError(f"batch bolt executor: {type(bolt).__name__} is no BatchBolt; give it an object of one")
         self._blob = cloudpickle.dumps(bolt)
         self._fields = tuple(fields)
         self._declared = OutputFieldsDeclarer()
@@ -88,8 +87,7 @@ class BatchBoltExecutor:
         row = tuple(values[name] for name in self._fields) if isinstance(values, Mapping) else tuple(values)
         if len(row) != len(self._fields):
             number = counted(len(row), "value")
-            msg = f"batch bolt executor: {row!r} has {number}, expected one for each of {self._fields}"
-            raise InputError(msg)
+            raise InputError(f"batch bolt executor: {row!r} has {number}, expected one for each of {self._fields}")
         self._run(id).execute([Arrival(source, stream, source_task, batch_of_rows([row], self._fields))])
 
     def finish(self, id: Hashable) -> list[EmittedTuple]:

@@ -55,8 +55,7 @@ class StatefulBoltExecutor:
             msg = f"stateful bolt executor: {type(bolt).__name__} is no StatefulBolt; give it an object of one"
             raise InputError(msg)
         if isinstance(inputs, bool) or not isinstance(inputs, int) or inputs < 1:
-            msg = f"stateful bolt executor: inputs is {inputs!r}, expected a whole number from 1"
-            raise InputError(msg)
+            raise InputError(f"stateful bolt executor: inputs is {inputs!r}, expected a whole number from 1")
         self.calls: list[tuple[Any, ...]] = []
         self.forwarded: list[tuple[str, int]] = []
         self.errors: list[Exception] = []
@@ -113,8 +112,7 @@ class StatefulBoltExecutor:
 
     def _receive(self, action: str, txid: int, source: int) -> str:
         if not 0 <= source < self._inputs:
-            msg = f"stateful bolt executor: input {source!r} is unknown, expected 0 to {self._inputs - 1}"
-            raise InputError(msg)
+            raise InputError(f"stateful bolt executor: input {source!r} is unknown, expected 0 to {self._inputs - 1}")
         if self._last is not None and txid < self._last:
             return ACKED
         arrived = self._arrived.setdefault((action, txid), set())

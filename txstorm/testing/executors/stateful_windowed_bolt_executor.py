@@ -71,21 +71,17 @@ class StatefulWindowedBoltExecutor:
         state: State | None = None,
     ) -> None:
         if not isinstance(bolt, StatefulWindowedBolt):
-            msg = f"stateful windowed bolt executor: {type(bolt).__name__} is no StatefulWindowedBolt"
-            raise InputError(msg)
+            raise InputError(f"stateful windowed bolt executor: {type(bolt).__name__} is no StatefulWindowedBolt")
         form, field = bolt.options.form, bolt.message_id_field
         if form is None or form.is_session or bolt.options.key is not None:
-            msg = "stateful windowed bolt executor: expected windows per task, by duration or count"
-            raise InputError(msg)
+            raise InputError("stateful windowed bolt executor: expected windows per task, by duration or count")
         for fault in form.faults():
-            msg = f"stateful windowed bolt executor: {fault}"
-            raise InputError(msg)
+            raise InputError(f"stateful windowed bolt executor: {fault}")
         if field is not None and field not in fields:
             msg = f"stateful windowed bolt executor: the message id field {field!r} is none of {tuple(fields)}"
             raise InputError(msg)
         if not bolt.survives:
-            msg = f"stateful windowed bolt executor: {type(bolt).__name__} {UNSTATED}"
-            raise InputError(msg)
+            raise InputError(f"stateful windowed bolt executor: {type(bolt).__name__} {UNSTATED}")
         self.evaluated: list[list[Any]] = []
         self.discarded: list[tuple[int, str, Any]] = []
         self.saved = SavedIds({source: _checked(source, ids) for source, ids in (saved or {}).items()})
@@ -121,8 +117,7 @@ class StatefulWindowedBoltExecutor:
             StateError: the bolt has not got its state.
         """
         if not self._ready:
-            msg = f"stateful windowed bolt executor: execute of {values!r} before init_state; call it first"
-            raise StateError(msg)
+            raise StateError(f"stateful windowed bolt executor: execute of {values!r} before init_state; call it first")
         if len(values) != len(self._fields):
             number = counted(len(values), "value")
             msg = f"stateful windowed bolt executor: {values!r} has {number}, expected one for each of {self._fields}"
@@ -221,8 +216,7 @@ class StatefulWindowedBoltExecutor:
         value = one[str(source.field)] if source.extractor is None else source.extractor(one)
         time = microseconds(value, source.unit)
         if isinstance(time, str):
-            msg = f"stateful windowed bolt executor: the timestamp of {shown(one.values)}: {time}"
-            raise InputError(msg)
+            raise InputError(f"stateful windowed bolt executor: the timestamp of {shown(one.values)}: {time}")
         return time
 
     def _reached(self) -> int | None:
@@ -267,8 +261,7 @@ class StatefulWindowedBoltExecutor:
             msg = f"stateful windowed bolt executor: the message id of {one!r} is {given!r}, expected an int"
             raise InputError(msg)
         if not -(2**63) < given < 2**63:
-            msg = f"stateful windowed bolt executor: the message id {shown(given)} has more than 64 bits"
-            raise InputError(msg)
+            raise InputError(f"stateful windowed bolt executor: the message id {shown(given)} has more than 64 bits")
         return given
 
 
@@ -296,7 +289,6 @@ def _checked(source: Any, ids: Any) -> Ids:
             return _NO_IDS
         case (int(), str()), (int() | None as expired, int() | None as evaluated):
             return expired, evaluated
-    msg = (
+    raise InputError(
         f"stateful windowed bolt executor: saved has {source!r}: {ids!r}, expected (task, stream): (expired, evaluated)"
     )
-    raise InputError(msg)

@@ -22,8 +22,7 @@ def describe(topology: Topology, format: str = "text") -> str:  # noqa: A002 - t
     """Describe `topology` in `format`; raise `InputError`, which lists the formats, if the format is unknown."""
     render = FORMATS.get(format)
     if render is None:
-        msg = f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}"
-        raise InputError(msg)
+        raise InputError(f"describe: format {format!r} is unknown; use one of {', '.join(FORMATS)}")
     return render(topology)
 
 

@@ -82,11 +82,10 @@ class WindowAggregate(WindowedBolt):
         outputs = self.cells.outputs
         twice = sorted({name for name in outputs if outputs.count(name) > 1})
         if twice:
-            msg = (
+            raise InputError(
                 f"WindowAggregate: the output has two fields {', '.join(map(repr, twice))}; it consists of "
                 f"{', '.join(outputs)}; rename one, start and end with names"
             )
-            raise InputError(msg)
 
     def with_allowed_lateness(self, lateness: Duration | timedelta) -> Self:
         """Let each window take tuples until the watermark is `lateness` after its end."""

@@ -341,8 +341,7 @@ def key_fields(given: Any) -> tuple[Field, ...]:
     """Return the fields of a key as declared: a name, several names, or field → type."""
     fields = _fields("key", given, str)
     if not fields:
-        msg = "WindowAggregate: expected at least one field as the key, got none"
-        raise InputError(msg)
+        raise InputError("WindowAggregate: expected at least one field as the key, got none")
     for one in fields:
         if pa.types.is_floating(one.kind) or pa.types.is_nested(one.kind):
             msg = f"WindowAggregate: key field {one.name!r} cannot be {one.kind}; use str, int, bool, bytes or datetime"
@@ -354,36 +353,31 @@ def aggregate_of(name: str, given: Any) -> Aggregate:
     """Return the aggregate that a keyword argument declares; raise `InputError` with what is expected."""
     fault = field_fault("WindowAggregate", name)
     if fault or name.startswith("window_"):
-        msg = fault or f"WindowAggregate: {name!r} starts with 'window_', as its own columns do; rename it"
-        raise InputError(msg)
+        raise InputError(fault or f"WindowAggregate: {name!r} starts with 'window_', as its own columns do; rename it")
     if given == COUNT:
         return Aggregate(name, COUNT)
     parts = given if isinstance(given, tuple | list) else ()
     way = parts[1] if len(parts) > 1 and isinstance(parts[1], str) else None
     if (len(parts), way in OF_ONE_FIELD, way == "argmax") not in ((2, True, False), (3, False, True)):
-        msg = (
+        raise InputError(
             f"WindowAggregate: {name}={given!r}: expected 'count', (field, way) with one of {', '.join(OF_ONE_FIELD)}, "
             "or (field, 'argmax', field); a field is a name, or {name: type}"
         )
-        raise InputError(msg)
     assert way is not None
     field = _field(name, parts[0], float if way == "mean" else int)
     by = _field(name, parts[2], float) if way == "argmax" else None
     if way in ("sum", "mean") and python_type(field.kind) not in _NUMBERS:
-        msg = f"WindowAggregate: {name}={given!r}: {field.kind} values have no {way}; declare a number"
-        raise InputError(msg)
+        raise InputError(f"WindowAggregate: {name}={given!r}: {field.kind} values have no {way}; declare a number")
     for one in (field if way in ("min", "max") else None, by):
         if one is not None and pa.types.is_nested(one.kind):
-            msg = f"WindowAggregate: {name}={given!r}: {one.kind} values have no order"
-            raise InputError(msg)
+            raise InputError(f"WindowAggregate: {name}={given!r}: {one.kind} values have no order")
     return Aggregate(name, way, field, by)
 
 
 def _field(name: str, given: Any, kind: type) -> Field:
     fields = _fields(name, given, kind) if isinstance(given, str | Mapping) else ()
     if len(fields) != 1:
-        msg = f"WindowAggregate: {name}: expected one field, a name or {{name: type}}, got {given!r}"
-        raise InputError(msg)
+        raise InputError(f"WindowAggregate: {name}: expected one field, a name or {{name: type}}, got {given!r}")
     return fields[0]
 
 
@@ -393,8 +387,7 @@ def _fields(what: str, given: Any, kind: type) -> tuple[Field, ...]:
         given = {given: kind}
     elif isinstance(given, Sequence) and all(isinstance(one, str) for one in given):
         if len(set(given)) < len(given):
-            msg = f"WindowAggregate: {what}: expected different fields, got {given!r}"
-            raise InputError(msg)
+            raise InputError(f"WindowAggregate: {what}: expected different fields, got {given!r}")
         given = dict.fromkeys(given, kind)
     if not isinstance(given, Mapping):
         msg = f"WindowAggregate: {what}: expected a field, several fields, or {{field: type}}, got {given!r}"

@@ -53,12 +53,10 @@ class TopPerWindow(AssembledBolt):
 
     def __init__(self, n: int, by: str, names: Mapping[str, str] | None = None) -> None:
         if type(n) is not int or n < 1:
-            msg = f"TopPerWindow: expected a number of ranks, an int of at least 1, got {n!r}"
-            raise InputError(msg)
+            raise InputError(f"TopPerWindow: expected a number of ranks, an int of at least 1, got {n!r}")
         bounds = BoundNames.of("TopPerWindow", names)
         if not isinstance(by, str) or not by or by in bounds:
-            msg = f"TopPerWindow: expected the name of a field with values to compare, got {by!r}"
-            raise InputError(msg)
+            raise InputError(f"TopPerWindow: expected the name of a field with values to compare, got {by!r}")
         self.n, self.by, self.bounds = n, by, None if names is None else bounds
 
     def assemble(self, site: Site) -> Assembly:

@@ -99,8 +99,7 @@ class Count:
 
     def __post_init__(self) -> None:
         if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 1:
-            msg = f"Count({self.value!r}): expected a whole number of tuples, at least 1"
-            raise InputError(msg)
+            raise InputError(f"Count({self.value!r}): expected a whole number of tuples, at least 1")
 
     @classmethod
     def of(cls, value: int) -> Count:
@@ -125,13 +124,11 @@ def _microseconds(given: Any, unit: int, name: str) -> int:
     if isinstance(given, timedelta):
         length = given // timedelta(microseconds=1)
     elif isinstance(given, bool) or not isinstance(given, int | float) or not abs(given) <= LONGEST:
-        msg = f"{name}({given!r}): expected a number or a timedelta, shorter than 9999 years"
-        raise InputError(msg)
+        raise InputError(f"{name}({given!r}): expected a number or a timedelta, shorter than 9999 years")
     else:
         length = round(given * unit)
     if not 0 <= length <= LONGEST:
-        msg = f"{name}({given!r}): expected a duration of at least 0 and of less than 9999 years"
-        raise InputError(msg)
+        raise InputError(f"{name}({given!r}): expected a duration of at least 0 and of less than 9999 years")
     return length
 
 
@@ -139,8 +136,7 @@ def duration(given: Any, what: str, *, zero: bool = False) -> Duration:
     """Return `given`, a `Duration` or `timedelta`, as a duration; raise `InputError` unless positive (or `zero`)."""
     length = signed_duration(given, what)
     if length < 0 or (not length and not zero):
-        msg = f"{what}: expected a duration {'of at least' if zero else 'longer than'} 0, got {given!r}"
-        raise InputError(msg)
+        raise InputError(f"{what}: expected a duration {'of at least' if zero else 'longer than'} 0, got {given!r}")
     return Duration(timedelta(microseconds=length))
 
 
@@ -151,8 +147,7 @@ def signed_duration(given: Any, what: str) -> int:
         raise InputError(msg)
     length = given.microseconds if isinstance(given, Duration) else given // timedelta(microseconds=1)
     if abs(length) > LONGEST:
-        msg = f"{what}: expected a duration shorter than 9999 years, got {given!r}"
-        raise InputError(msg)
+        raise InputError(f"{what}: expected a duration shorter than 9999 years, got {given!r}")
     return length
 
 
@@ -172,8 +167,7 @@ class BoundNames:
         """
         known = [one.name for one in fields(cls)]
         if not isinstance(names, Mapping | None):
-            msg = f"{what}: names: expected a mapping such as {{'end': 'until'}}, got {names!r}"
-            raise InputError(msg)
+            raise InputError(f"{what}: names: expected a mapping such as {{'end': 'until'}}, got {names!r}")
         for name, given in (names or {}).items():
             fault = field_fault(f"{what}: names", given)
             if name not in known:
@@ -185,8 +179,7 @@ class BoundNames:
                 raise InputError(fault)
         made = cls(**(names or {}))
         if made.start == made.end:
-            msg = f"{what}: names: start and end are both called {made.end!r}; choose different names"
-            raise InputError(msg)
+            raise InputError(f"{what}: names: start and end are both called {made.end!r}; choose different names")
         return made
 
     def __iter__(self) -> Iterator[str]:

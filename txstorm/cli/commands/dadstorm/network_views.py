@@ -52,8 +52,7 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
     found = read_status(at_ledger(data_dir, ledger))
     shown = found.get("dadstorm")
     if not shown:
-        msg = f"{data_dir}: no run by replicas has reported a status; see: txstorm status {data_dir}"
-        raise InputError(msg)
+        raise InputError(f"{data_dir}: no run by replicas has reported a status; see: txstorm status {data_dir}")
     if json:
         print_json({"replicas": shown["replicas"]})
         return
@@ -120,8 +119,7 @@ def log(
     found = _recorded(data_dir, CONDITIONS)
     if found is None or not Path(found["log"]).exists():
         where = f"{found['log']}, which is not there" if found else "none"
-        msg = f"{data_dir}: its log is {where}; a run by replicas writes one"
-        raise InputError(msg)
+        raise InputError(f"{data_dir}: its log is {where}; a run by replicas writes one")
     for one in read_log(Path(found["log"])):
         if not event or one["event"] in event:
             if json:

@@ -42,8 +42,7 @@ def pcs(
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        msg = f"--listen: expected HOST:PORT, got {listen!r}"
-        raise InputError(msg)
+        raise InputError(f"--listen: expected HOST:PORT, got {listen!r}")
     service = ProcessCreationService(host, int(port), read_key(key, create=True))
     address, file = ":".join(map(str, service.address)), str((key or KEY_FILE).expanduser())
     if json:

@@ -126,8 +126,7 @@ def _settings(pairs: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
             own[name] = 0
         if not 0 < own[name] < float("inf"):
             what = "a number" if OWN[name] is float else "a whole number"
-            msg = f"setting {name}: expected {what} above 0, got {value!r}"
-            raise SettingError(msg)
+            raise SettingError(f"setting {name}: expected {what} above 0, got {value!r}")
     return own, core
 
 

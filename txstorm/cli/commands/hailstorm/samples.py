@@ -105,10 +105,9 @@ def _checkout() -> None:
 
     root = Path(txstorm.__file__).parents[1]
     if not (root / "jobs" / "trending_hashtags.py").exists():
-        msg = (
+        raise InputError(
             "the sample is jobs/trending_hashtags.py, which is not installed; run the command in a checkout of txstorm"
         )
-        raise InputError(msg)
     if str(root) not in sys.path:
         sys.path.append(str(root))
 

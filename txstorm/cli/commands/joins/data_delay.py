@@ -158,15 +158,13 @@ def _settings(path: Path | None) -> dict[str, str]:
     try:
         text = "" if path is None else path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        msg = f"{path}: expected text in UTF-8, lines of NAME=VALUE: {error}"
-        raise InputError(msg) from None
+        raise InputError(f"{path}: expected text in UTF-8, lines of NAME=VALUE: {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            msg = f"{path}, line {number}: expected NAME=VALUE, a client setting of librdkafka"
-            raise InputError(msg)
+            raise InputError(f"{path}, line {number}: expected NAME=VALUE, a client setting of librdkafka")
         settings[name.strip()] = value.strip()
     if faults := code_faults(settings):
         raise InputError("\n".join(f"{path}: {fault}" for fault in faults))

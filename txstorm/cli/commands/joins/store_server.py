@@ -89,7 +89,6 @@ def _opened(spec: str, prefix: str) -> tuple[Any, str]:
         url = spec if rest.startswith("//") or rest == spec else rest if "://" in rest else f"redis://{rest}"
         store = RedisStore(url, prefix=prefix)
         return store, store.address
-    msg = (
+    raise InputError(
         f"--store: got {spec.partition(':')[0]!r}, expected memory or redis:URL, such as redis:redis://localhost:6379/0"
     )
-    raise InputError(msg)
