@@ -89,7 +89,8 @@ def test_functions_and_constants_are_changed_wherever_they_were_imported_and_beh
             raise ValueError
         return reached
 
-    assert planted(Mutant("m", "calling", "TopologyFailed(msg)", "TopologyFailed('changed')"), check) == "[True]"
+    raised = "TopologyFailed(f'spout {spout!r}: {call} raised {type(error).__name__}: {error}')"
+    assert planted(Mutant("m", "calling", raised, "TopologyFailed('changed')"), check) == "[True]"
 
     def check(reached):
         before = list(reached)

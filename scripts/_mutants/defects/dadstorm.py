@@ -25,7 +25,7 @@ MUTANTS = (
         "Turn.dead",
         "self._readdress(replica)",
         "pass",
-        f"{DRIVER}::test_a_delivery_has_one_that_stands_for_it",
+        f"{DRIVER}::test_a_replica_has_at_most_so_many_deliveries_as_its_buffer",
     ),
     Mutant(
         "at_least_once_sends_only_what_is_not_answered",

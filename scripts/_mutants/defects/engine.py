@@ -43,8 +43,8 @@ MUTANTS = (
     Mutant(
         "a_letter_names_the_column_of_the_first_one",
         "Letters.refuse",
-        "None if fault is None else fault.column",
-        "self._rows[0][-1]",
+        "refusals.columns",
+        "[refusals.columns[0]] * len(refusals.columns)",
         "tests/recovery/failures/test_letter_limit.py::test_records_with_other_faults_do_not_count_as_values_of_a_column",
     ),
     Mutant(
