@@ -11,7 +11,7 @@ MUTANTS = (
         "Turn._every",
         "id in self._back",
         "False",
-        f"{MODEL}::test_random_schedules_carry_what_the_model_carries",
+        f"{DRIVER}::test_a_late_answer_for_tuples_that_were_handed_back_counts_nothing",
     ),
     Mutant(
         "a_late_delivery_that_breaks_is_sent_once_more",

@@ -178,6 +178,17 @@ def test_a_delivery_has_one_that_stands_for_it():
     assert network.outcome.resent == 3
 
 
+def test_a_late_answer_for_tuples_that_were_handed_back_counts_nothing():
+    network, (first, second) = machine("at-least-once", 2)
+    again = network.tick(10.0)  # each is sent to the other replica, too
+    assert [one.replica for one in again] == [1, 0]
+    network.frozen("OP1", 1, 11.0)
+    for number, items in ((first.number, first.items), (again[1].number, second.items)):
+        network.answered("OP1", number, [(one.id, [one.fields]) for one in items], 12.0)
+    assert [one.item for one in network.outcome.held] == list(first.items)
+    assert len(network.outcome.emitted["OP1"].fields) == len(second.items)
+
+
 def test_released_tuples_are_the_oldest_of_each_replica():
     network, _ = machine("exactly-once", 2)
     conditions = Conditions(frozenset({"OP1"}))
