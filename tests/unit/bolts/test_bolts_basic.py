@@ -84,7 +84,7 @@ def test_columns_that_are_not_computed_pass_as_they_were_sent():
         {"n": pa.array([1, 2]), "key": pa.array(["x", None], pa.large_string()).dictionary_encode()}
     )
     (batch,) = emitted(Select({"key": "key", "same": "key = 'x'"}), [large])
-    assert batch.column(0).equals(large.column(1))
+    assert batch.column(0).equals(large.column(1).dictionary_decode())
     assert batch.column(1).to_pylist() == [True, None]
 
 
