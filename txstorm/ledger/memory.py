@@ -44,7 +44,9 @@ class MemoryLedger(StoredLedger):
 
     def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
         self._check_lease()
-        replace(self._store.entries, changes_of(ops, self._store.entries))
+        entries = dict(self._store.entries)  # not in place: who took the entries earlier has them as they were then
+        replace(entries, changes_of(ops, entries))
+        self._store.entries = entries
         return True
 
     def _acquire(self, owner: str) -> None:
