@@ -148,7 +148,7 @@ CALLS: dict[str, Any] = {
     ),
     "no fields": ({"on": None}, "on: expected fields, or field .* column of the tabl"),
     "numbers for fields": ({"on": [1]}, "on: expected fields"),
-    "an unknown type": ({"how": "full"}, "how: expected inner, left, semi, anti, got 'full'"),
+    "an unknown type": ({"how": "full"}, "how: expected one of inner, left, semi, anti, got 'full'; rows of the table"),
     "nothing selected": ({"select": []}, "select: expected names"),
     "a refresh time without unit": ({"refresh": 5}, "refresh: expected a Duration or a timedelta, got 5"),
 }

@@ -35,7 +35,7 @@ CALLS = [
     (lambda: match(batch_size=0), "StoreJoin: batch_size: expected a whole number, at least 1, got 0"),
     (lambda: match(how="right"), "only IntervalJoin knows unmatched right rows"),
     (lambda: match(how="full_outer"), "only IntervalJoin knows unmatched right rows"),
-    (lambda: match(how="innner"), "StoreJoin: how: expected inner, left, semi or anti, got 'innner'"),
+    (lambda: match(how="innner"), "StoreJoin: how: expected one of inner, left, semi, anti, got 'innner'"),
     (lambda: StoreJoin(AT_SYNC, STORE), "StoreJoin: before is missing; say how much older"),
     (lambda: match(before=10), "StoreJoin: before: expected a Duration or a timedelta, got 10"),
     (lambda: match(before=timedelta(0), after=timedelta(seconds=-1)), r"expected before \+ after >= 0"),

@@ -7,8 +7,8 @@ from fed import fed_bolt
 from join_cases import END, FIELDS, check, driver, feed, ids, rows, seen, topology
 
 from txstorm import BasicBolt, Duration, rewind
-from txstorm.errors import TopologyFailed
-from txstorm.joins import IntervalJoin, Side
+from txstorm.errors import InputError, TopologyFailed
+from txstorm.joins import IntervalJoin, LookupJoin, MemoryStore, Side, StoreJoin
 
 # Steps are left rows, right rows, and what is expected: results/unmatched left/unmatched right/pending/buffered.
 RELEASE = {
@@ -255,6 +255,23 @@ def test_a_join_type_and_its_spellings(how):
         running.commit(running.end_of_input())
         found = sorted("".join(one or "." for one in row) for row in running.emitted("join", 2))
         assert (" ".join(found), seen(running, 2)[1:]) == (last, ["", "s w", "", ""])
+
+
+@pytest.mark.parametrize("make", [
+    lambda how: IntervalJoin(Side("l", key="k", time="t"), Side("r", key="k", time="t"), before=Duration(1), how=how),
+    lambda how: StoreJoin(Side("l", key="k", time="t"), MemoryStore(), before=Duration(1), how=how),
+    lambda how: LookupJoin("l", "somewhere", on="k", how=how),
+], ids=["IntervalJoin", "StoreJoin", "LookupJoin"])  # fmt: skip
+def test_all_joins_read_their_type_alike(make):
+    for kind, some in {"inner": (), **SPELLINGS}.items():
+        for how in (kind, kind.upper(), *some):
+            try:
+                assert make(how).how == kind
+            except InputError as error:
+                assert kind in ("right", "full") and "how: expected one of inner, left, semi, anti" in str(error)
+    for how in ("cross", "inne", "", None, 1):
+        with pytest.raises(InputError, match="how: expected one of inner, left"):
+            make(how)
 
 
 class Names(BasicBolt):

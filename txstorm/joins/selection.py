@@ -1,14 +1,26 @@
-"""Selection: the output fields of a join of two sides, as ``stream:field``."""
+"""Result of a join of two sides: its type, `how`, and its output fields, as ``stream:field``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.errors import InputError
 from txstorm.joins.side import Side
 
 LEFT, RIGHT = "left", "right"
+INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI = "inner", "left", "right", "full", "semi", "anti"
+SPELLINGS = {
+    **{one: one for one in (INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI)},
+    **{"leftouter": LEFT_OUTER, "left_outer": LEFT_OUTER, "rightouter": RIGHT_OUTER, "right_outer": RIGHT_OUTER},
+    **{"outer": FULL, "fullouter": FULL, "full_outer": FULL},
+    **{"leftsemi": SEMI, "left_semi": SEMI, "leftanti": ANTI, "left_anti": ANTI},
+}
+"""Spelling of a join type, Spark's included, in small letters → the type."""
+LEFT_ROWS = (INNER, LEFT_OUTER, SEMI, ANTI)
+"""Types of joins that need no right rows without a match."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +30,27 @@ class Selected:
     name: str
     side: str
     field: str
+
+
+def join_type(kind: str, how: Any, offered: Sequence[str] = tuple(SPELLINGS.values()), reason: str = "") -> str:
+    """Return the type that `how` spells; raise `InputError` if it is none, or not one of those `offered`.
+
+    Args:
+        kind: the class, for the message.
+        how: what the user gave.
+        offered: the types that this join has.
+        reason: why the other types are not offered, for the message.
+    """
+    found = SPELLINGS.get(how.lower()) if isinstance(how, str) else None
+    if found in offered:
+        return found
+    if isinstance(how, str) and how.lower() == "cross":
+        reason = "a join needs a key, so there is no cross join"
+    elif found is None:
+        reason = ""
+    hint = near(how, offered) if isinstance(how, str) else ""
+    expected = ", ".join(dict.fromkeys(offered))
+    raise InputError(f"{kind}: how: expected one of {expected}, got {how!r}{hint}{reason and '; ' + reason}")
 
 
 def side_name(side: Side) -> str:

@@ -23,9 +23,9 @@ from txstorm.clients.config_files import AnyDuration, Names, NotNegative, Part, 
 from txstorm.errors import InputError
 from txstorm.joins.deduplicator import Deduplicator
 from txstorm.joins.interval.interval_join import IntervalJoin
-from txstorm.joins.interval.interval_plan import SPELLINGS, UNMATCHED
+from txstorm.joins.interval.interval_plan import UNMATCHED
 from txstorm.joins.lookup.lookup_join import LookupJoin
-from txstorm.joins.selection import LEFT, RIGHT, selection
+from txstorm.joins.selection import LEFT, RIGHT, SPELLINGS, selection
 from txstorm.joins.side import Side
 from txstorm.pipelines.parts import (
     PipelinePart,
@@ -55,7 +55,7 @@ Unit = Literal["s", "ms", "us"]
 
 
 def _how(value: object) -> object:
-    return SPELLINGS.get(value, value) if isinstance(value, str) else value
+    return SPELLINGS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _cast(value: object) -> object:
@@ -405,7 +405,7 @@ class LookupStep(StepPart):
     type: Literal["lookup"]
     table: str
     on: Annotated[dict[str, str], BeforeValidator(_pairs), Field(min_length=1)]
-    how: Literal["inner", "left", "semi", "anti"] = "inner"
+    how: Annotated[Literal["inner", "left", "semi", "anti"], BeforeValidator(_how)] = "inner"
     select: list[str] | None = Field(None, min_length=1)
     refresh: NotNegative | None = None
 

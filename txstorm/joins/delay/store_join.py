@@ -15,13 +15,25 @@ import pyarrow as pa
 from txstorm.api.assembly import AssembledBolt, Assembly, FilledBy, Site
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.join_store import JoinStore, StoreRow, StoreUse, same_store
-from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError, StateError
 from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
 from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.lone_side import LoneSide, checked_side, input_of, other_inputs, side_faults
-from txstorm.joins.selection import LEFT, RIGHT, Selected, selection, side_name
+from txstorm.joins.selection import (
+    ANTI,
+    INNER,
+    LEFT,
+    LEFT_OUTER,
+    LEFT_ROWS,
+    RIGHT,
+    SEMI,
+    Selected,
+    join_type,
+    selection,
+    side_name,
+)
 from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_intake import SideCommitter, keyed
 from txstorm.keys import plain_values
@@ -30,16 +42,8 @@ from txstorm.windows.rules.forms import Duration, signed_duration
 
 UNMATCHED = "unmatched_left"
 """Stream of the left rows without a match."""
-INNER, LEFT_OUTER, SEMI, ANTI = "inner", "left", "semi", "anti"
 AT_ONCE = Duration(0)
-SPELLINGS = {
-    **{name: name for name in (INNER, LEFT_OUTER, SEMI, ANTI)},
-    **dict.fromkeys(("leftouter", "left_outer"), LEFT_OUTER),
-    **dict.fromkeys(("leftsemi", "left_semi"), SEMI),
-    **dict.fromkeys(("leftanti", "left_anti"), ANTI),
-}
-"""Spellings of `how`, Spark's included."""
-OTHERS = ("right", "full", "outer", "rightouter", "right_outer", "fullouter", "full_outer")
+NO_RIGHT_ROWS = "only IntervalJoin knows unmatched right rows: a store does not list those that no left row has matched"
 
 
 class StoreJoin(AssembledBolt):
@@ -87,7 +91,7 @@ class StoreJoin(AssembledBolt):
         if self.before + self.after < 0:
             msg = f"StoreJoin: no time is within before={before!r} and after={after!r}; expected before + after >= 0"
             raise InputError(msg)
-        self.how = _checked_how(how)
+        self.how = join_type("StoreJoin", how, LEFT_ROWS, NO_RIGHT_ROWS)
         if isinstance(select, str) or (select is not None and not list(select)):
             raise InputError(f"StoreJoin: select: expected a list of 'stream:field', got {select!r}")
         self.select = None if select is None else list(select)
@@ -344,16 +348,3 @@ def _kind(key: Any) -> Any:
 def _shown(micros: int) -> str:
     """Return a time in microseconds as text such as ``0:00:10``."""
     return str(timedelta(microseconds=micros))
-
-
-def _checked_how(how: Any) -> str:
-    """Return the type of join in its first spelling; raise `InputError` for one that a store join does not have."""
-    if isinstance(how, str) and how in SPELLINGS:
-        return SPELLINGS[how]
-    if isinstance(how, str) and how in OTHERS:
-        raise InputError(
-            f"StoreJoin: how={how!r}: a store does not tell which right rows no left row has matched; only "
-            f"IntervalJoin knows unmatched right rows. Use it, or one of {', '.join((INNER, LEFT_OUTER, SEMI, ANTI))}"
-        )
-    hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
-    raise InputError(f"StoreJoin: how: expected inner, left, semi or anti, got {how!r}{hint}")

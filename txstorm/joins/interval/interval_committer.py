@@ -17,12 +17,13 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
 from txstorm.joins.interval.interval_output import JoinOutput
-from txstorm.joins.interval.interval_plan import FULL, LEFT, RIGHT, RIGHT_OUTER, UNMATCHED, IntervalPlan, SidePlan
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan, SidePlan
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unit_of_task
 from txstorm.joins.rules.blocks import Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Arrivals
+from txstorm.joins.selection import FULL, RIGHT_OUTER
 from txstorm.joins.side_rows import taken
 from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake

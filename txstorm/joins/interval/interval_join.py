@@ -12,19 +12,9 @@ from txstorm.api.names import near
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_committer import IntervalJoinCommitter
-from txstorm.joins.interval.interval_plan import (
-    ANTI,
-    LEFT,
-    RIGHT,
-    SEMI,
-    SIDES,
-    SPELLINGS,
-    IntervalPlan,
-    OutputField,
-    SidePlan,
-)
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan, OutputField, SidePlan
 from txstorm.joins.rules.positions import Bounds, PositionRule
-from txstorm.joins.selection import selection, side_name
+from txstorm.joins.selection import ANTI, SEMI, join_type, selection, side_name
 from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_rows import SideForm
 from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
@@ -95,11 +85,7 @@ class IntervalJoin(AssembledBolt):
                 f"IntervalJoin: the bounds are inverted: before={before!r} and after={after!r} have a negative sum, so "
                 "no right row is within them; bounds are left.time - before <= right.time <= left.time + after"
             )
-        if not isinstance(how, str) or how.lower() not in SPELLINGS:
-            hint = near(how, list(SPELLINGS)) if isinstance(how, str) else ""
-            reason = "; a join within bounds needs a key, so there is no cross join" if how == "cross" else ""
-            raise InputError(f"IntervalJoin: how: expected one of {', '.join(SPELLINGS)}, got {how!r}{hint}{reason}")
-        self.how = SPELLINGS[how.lower()]
+        self.how = join_type("IntervalJoin", how)
         if select is not None and (
             not isinstance(select, list | tuple) or not select or not all(isinstance(one, str) for one in select)
         ):

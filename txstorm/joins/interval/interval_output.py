@@ -11,19 +11,10 @@ import pyarrow as pa
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
-from txstorm.joins.interval.interval_plan import (
-    ANTI,
-    FULL,
-    LEFT,
-    LEFT_OUTER,
-    RIGHT,
-    RIGHT_OUTER,
-    SEMI,
-    UNMATCHED,
-    IntervalPlan,
-)
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan
 from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import Pairs, RightWindow
+from txstorm.joins.selection import ANTI, FULL, LEFT_OUTER, RIGHT_OUTER, SEMI
 from txstorm.joins.side_rows import TIME
 from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers

@@ -13,6 +13,7 @@ from txstorm.api.context import SourceFacts, TaskContext
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.positions import Bounds, PositionRule
+from txstorm.joins.selection import FULL, RIGHT_OUTER
 from txstorm.joins.side_rows import GROUP, TIME, SideForm
 from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.windows.plan import WindowPlan
@@ -22,16 +23,8 @@ LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
 TASK, ARRIVALS = "task", "arrivals"
 """Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
-INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI = "inner", "left", "right", "full", "semi", "anti"
 UNMATCHED = ("unmatched_left", "unmatched_right")
 """Streams of the left and right rows that have not matched, for good."""
-SPELLINGS = {
-    **{one: one for one in (INNER, LEFT_OUTER, RIGHT_OUTER, FULL, SEMI, ANTI)},
-    **{"leftouter": LEFT_OUTER, "left_outer": LEFT_OUTER, "rightouter": RIGHT_OUTER, "right_outer": RIGHT_OUTER},
-    **{"outer": FULL, "fullouter": FULL, "full_outer": FULL},
-    **{"leftsemi": SEMI, "left_semi": SEMI, "leftanti": ANTI, "left_anti": ANTI},
-}
-"""Spelling of a join type → the type."""
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,12 @@ from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
 from txstorm.joins.lookup.lookup_bolt import LEFT, TABLE, Lookup, LookupPlan, Taken
 from txstorm.joins.lookup.lookup_table import kind_of
+from txstorm.joins.selection import LEFT_ROWS, join_type
 from txstorm.joins.side import Side, key_faults
 from txstorm.typed import python_type
 from txstorm.windows.rules.forms import Duration, duration
 
 _TABLE_NAMES = (TABLE, "right")
-_HOW = {
-    "inner": "inner",
-    "left": "left", "leftouter": "left", "left_outer": "left",
-    "semi": "semi", "leftsemi": "semi", "left_semi": "semi",
-    "anti": "anti", "leftanti": "anti", "left_anti": "anti",
-}  # fmt: skip
-"""Types of joins, as Spark spells them too."""
 
 
 class LookupJoin(AssembledBolt):
@@ -75,9 +69,7 @@ class LookupJoin(AssembledBolt):
         self.types = dict(left.columns or {}) if isinstance(left, Side) else {}
         self.uri = _directory(uri)
         self.on = _pairs(left.key if on is None and isinstance(left, Side) else on)
-        if how not in _HOW:
-            raise InputError(f"LookupJoin: how: expected {', '.join(dict.fromkeys(_HOW.values()))}, got {how!r}")
-        self.how = _HOW[how]
+        self.how = join_type("LookupJoin", how, LEFT_ROWS, "rows of the table come only with left rows")
         names = [select] if isinstance(select, str) else select
         if names is not None and not (names and all(isinstance(one, str) for one in names)):
             msg = f"LookupJoin: select: expected names of fields, such as ['left:id', 'table:name'], got {select!r}"

@@ -33,8 +33,7 @@ from txstorm.clients.config_files import (
 )
 from txstorm.clients.file_settings import code_faults
 from txstorm.errors import InputError, MissingDependency
-from txstorm.joins.interval.interval_plan import SPELLINGS
-from txstorm.joins.selection import LEFT, RIGHT, Selected, selection
+from txstorm.joins.selection import LEFT, RIGHT, SPELLINGS, Selected, selection
 from txstorm.joins.side import Side
 from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.program import Call
@@ -50,7 +49,7 @@ EXAMPLE = "--print-example"
 
 
 def _how(value: object) -> object:
-    return SPELLINGS.get(value, value) if isinstance(value, str) else value
+    return SPELLINGS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _url(value: str) -> str:
