@@ -42,13 +42,13 @@ def join_type(kind: str, how: Any, offered: Sequence[str] = tuple(SPELLINGS.valu
         reason: why the other types are not offered, for the message.
     """
     found = SPELLINGS.get(how.lower()) if isinstance(how, str) else None
-    if found in offered:
+    if found is not None and found in offered:
         return found
     if isinstance(how, str) and how.lower() == "cross":
         reason = "a join needs a key, so there is no cross join"
     elif found is None:
         reason = ""
-    hint = near(how, offered) if isinstance(how, str) else ""
+    hint = near(how, list(offered)) if isinstance(how, str) else ""
     expected = ", ".join(dict.fromkeys(offered))
     raise InputError(f"{kind}: how: expected one of {expected}, got {how!r}{hint}{reason and '; ' + reason}")
 

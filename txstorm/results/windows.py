@@ -167,12 +167,12 @@ class ComponentWindows:
         Of windows that slide by count, the tuples that came after the last one fired are shown as one.
         """
         for name, rows in self._by_unit():
-            unit = self._units.get(name, UnitRecord()).unit
+            state = self._units.get(name, UnitRecord()).state
             times = self._held(rows)
             key, task = self._named(name)
             step, span = self._duration("slide"), self._duration("length")
-            if unit.open:
-                for one in unit.open:
+            if state.open:
+                for one in state.open:
                     count = int(np.searchsorted(times, one.end) - np.searchsorted(times, one.start))
                     yield OpenWindow(key, task, instant(one.start), instant(one.end), count)
             elif step is not None and span is not None:
@@ -180,7 +180,7 @@ class ComponentWindows:
                     count = int(np.searchsorted(times, end, "right") - np.searchsorted(times, end - span, "right"))
                     yield OpenWindow(key, task, instant(end - span), instant(end), count)
             else:
-                waiting = unit.counted + self._uncounted(rows, times, unit.covered)
+                waiting = state.counted + self._uncounted(rows, times, state.covered)
                 if waiting:
                     yield OpenWindow(key, task, None, None, waiting)
 
@@ -264,8 +264,8 @@ class ComponentWindows:
 
     def _range(self, name: str, times: Times, end: int, span: int | None, length: Mapping[str, Any]) -> tuple[int, int]:
         if self.is_session:
-            unit = self._units.get(name, UnitRecord()).unit
-            for one in unit.open:
+            state = self._units.get(name, UnitRecord()).state
+            for one in state.open:
                 if one.end == end:
                     return int(np.searchsorted(times, one.start)), int(np.searchsorted(times, end))
             return 0, 0

@@ -16,7 +16,7 @@ from txstorm.errors import StateError
 from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.backlog import Backlog
 from txstorm.windows.rules.event_time import Newest, Progress
-from txstorm.windows.rules.firing import OpenSession, Place, Unit
+from txstorm.windows.rules.firing import FiringState, OpenSession, Place
 
 COMPONENT = "component"
 """Key of the component's record; those of units are in brackets."""
@@ -148,33 +148,33 @@ class UnitRecord:
     """Record of a unit after a transaction.
 
     Attributes:
-        unit: what later windows have to know of earlier ones.
+        state: what later windows have to know of earlier ones.
         stamp: stamp of the last transaction that had tuples of it.
         due: the next time at which a key has to be looked at; None if only new tuples can make it fire.
         late: input → number of late tuples; of tasks only.
     """
 
-    unit: Unit = field(default_factory=Unit)
+    state: FiringState = field(default_factory=FiringState)
     stamp: int = 0
     due: int | None = None
     late: tuple[tuple[int, int], ...] = ()
 
     def text(self) -> str:
         """Return the record as JSON."""
-        unit = self.unit
+        state = self.state
         return _json(
             {
-                "low": unit.low,
-                "high": unit.high,
-                "covered": unit.covered,
-                "counts": [unit.kept, unit.counted],
-                "newest": unit.newest,
-                "last_end": unit.last_end,
-                "open": unit.open,
+                "low": state.low,
+                "high": state.high,
+                "covered": state.covered,
+                "counts": [state.kept, state.counted],
+                "newest": state.newest,
+                "last_end": state.last_end,
+                "open": state.open,
                 "stamp": self.stamp,
                 "due": self.due,
                 "late": self.late,
-                **({"expired": unit.expired} if unit.expired else {}),
+                **({"expired": state.expired} if state.expired else {}),
             }
         )
 
@@ -186,9 +186,9 @@ class UnitRecord:
         kept, counted = stored["counts"]
         open_ = tuple(OpenSession(*one) for one in stored["open"])
         expired = tuple(stored.get("expired", ()))
-        unit = Unit(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_, expired)
+        state = FiringState(low, high, covered, kept, counted, stored["newest"], stored["last_end"], open_, expired)
         late = tuple((number, count) for number, count in stored["late"])
-        return cls(unit, stored["stamp"], stored["due"], late)
+        return cls(state, stored["stamp"], stored["due"], late)
 
     def with_late(self, numbers: dict[int, int]) -> UnitRecord:
         """Return the record with further late tuples counted."""

@@ -19,11 +19,11 @@ from txstorm.windows.records import UnitRecord, unit_of_task
 from txstorm.windows.rules.event_time import END, Times
 from txstorm.windows.rules.firing import (
     START,
+    FiringState,
     Moment,
     Oldest,
     Place,
     Rows,
-    Unit,
     Window,
     covering_ends,
     earliest_open,
@@ -105,7 +105,7 @@ class Units:
         self._stores.buffer.append(rows)
         self._adds = rows.num_rows > 0
         known = {**self._known, **expired}
-        self.records = {name: known.get(name, UnitRecord(self._new_unit(), self._stamp)) for name in names}
+        self.records = {name: known.get(name, UnitRecord(self._new_state(), self._stamp)) for name in names}
         self.records.update({name: replace(self.records[name], stamp=self._stamp) for name in added})
         if self._form.is_session:
             fired = self._sessions(rows, gaps, names)
@@ -144,14 +144,14 @@ class Units:
         buffer = self._stores.buffer
         for name in names:
             record = self.records.get(name) or found.get(name)
-            unit = self._new_unit() if record is None else record.unit
+            state = self._new_state() if record is None else record.state
             rows = Rows(np.zeros(0, np.int64), np.zeros(0, np.int64))
             if not self._form.is_session:
-                low = earliest_open(self._form, unit, self._moment)
+                low = earliest_open(self._form, state, self._moment)
                 rows = rows_of(buffer.scan([name], low, None))
                 first = position(rows, low)
                 rows = rows.sliced(first, len(rows.times))
-            windows = early(self._form, unit, self._moment, rows, since, self._oldest(name))
+            windows = early(self._form, state, self._moment, rows, since, self._oldest(name))
             fired += [Fired(name, one) for one in windows]
         return self._sorted(fired)
 
@@ -171,7 +171,7 @@ class Units:
         known, needed = self._known.get(name), self._needed.get(name)
         if needed is None:
             return False
-        low = START if known is None else known.unit.low
+        low = START if known is None else known.state.low
         return self._stores.buffer.has(name, low, needed)
 
     def next_end(self) -> int | None:
@@ -214,8 +214,8 @@ class Units:
                 del known[name]
         else:
             for name in gone:
-                unit = replace(known[name].unit, expired=(*known[name].unit.expired, end))
-                kept[name] = replace(known[name], unit=unit, stamp=self._stamp)
+                state = replace(known[name].state, expired=(*known[name].state.expired, end))
+                kept[name] = replace(known[name], state=state, stamp=self._stamp)
         since = {name: self._stamp if name in silent or name not in known else known[name].stamp for name in names}
         stays = ((at + ttl, name) for name, at in since.items() if name in known or name in added)
         self._enqueue(EXPIRE, stays)
@@ -226,7 +226,7 @@ class Units:
         if not names:
             return set()
         watermark = self._moment.watermark
-        lows = {name: needed_from(self._form, self._known[name].unit, watermark) for name in names}
+        lows = {name: needed_from(self._form, self._known[name].state, watermark) for name in names}
         found = {}
         if not self._form.is_session:
             found = {
@@ -236,7 +236,7 @@ class Units:
         for name in names:
             rows = found.get(name, Rows(np.zeros(0, np.int64), np.zeros(0, np.int64)))
             rows = rows.sliced(position(rows, lows[name]), len(rows.times))
-            if is_needed(self._form, self._known[name].unit, watermark, rows):
+            if is_needed(self._form, self._known[name].state, watermark, rows):
                 needed.add(name)
         return needed
 
@@ -245,10 +245,10 @@ class Units:
             self._stores.buffer.clear(names)
             self._stores.records.remove_many(names)
 
-    def _new_unit(self) -> Unit:
+    def _new_state(self) -> FiringState:
         step, passed = self._form.step, self._moment.passed
         if self._plan.key is None or step is None or passed is None or passed == END:
-            return Unit()
+            return FiringState()
         end = self._moment.last_end(step)
         assert end is not None
         return nothing_before(end_at(end))
@@ -264,11 +264,11 @@ class Units:
             at += len(times)
         for name in names:
             record = self.records[name]
-            windows, unit = fire_sessions(record.unit, self._moment, *added.get(name, (none, none)))
+            windows, state = fire_sessions(record.state, self._moment, *added.get(name, (none, none)))
             fired += [Fired(name, one) for one in windows]
-            self._settle(name, unit, unit.open[0].end if unit.open else None)
-            if self._plan.key is not None and not unit.open:
-                self._dropped(name, unit)
+            self._settle(name, state, state.open[0].end if state.open else None)
+            if self._plan.key is not None and not state.open:
+                self._dropped(name, state)
         return fired
 
     def _slides(self, added: Mapping[str, pa.Table], names: list[str]) -> list[Fired]:
@@ -276,14 +276,14 @@ class Units:
         if limit is None:
             for name, rows in added.items():
                 record = self.records[name]
-                first = self._next_end(record.unit, rows_of(rows).times)
+                first = self._next_end(record.state, rows_of(rows).times)
                 dues = [one for one in (record.due, first) if one is not None]
                 self.records[name] = replace(record, due=min(dues, default=None))
             return []
         if not names:
             return []
         keyed = self._plan.key is not None
-        start = min(self.records[name].unit.covered for name in names)
+        start = min(self.records[name].state.covered for name in names)
         whole = keyed or self._moment.stamped or self._moment.closing is not None
         table = self._stores.buffer.scan(names, start, None if whole else limit)
         found = dict(by_unit(table))
@@ -294,10 +294,10 @@ class Units:
         return fired
 
     def _slide(self, name: str, rows: Rows, limit: Place) -> list[Fired]:
-        unit = self.records[name].unit
-        first, last = position(rows, unit.covered), position(rows, limit)
+        state = self.records[name].state
+        first, last = position(rows, state.covered), position(rows, limit)
         fresh, more = rows.sliced(first, last), last < len(rows.times)
-        windows, after = fire(self._form, unit, self._moment, fresh, self._oldest(name), more=more)
+        windows, after = fire(self._form, state, self._moment, fresh, self._oldest(name), more=more)
         self._settle(name, after, self._next_end(after, rows.times[last:]))
         step = self._form.step
         if self._plan.key is not None and step is not None and self._form.span is not None:
@@ -308,28 +308,28 @@ class Units:
                 self._enqueue(DROP, [(passed + step, name)])
         return [Fired(name, one) for one in windows]
 
-    def _settle(self, name: str, unit: Unit, due: int | None) -> None:
+    def _settle(self, name: str, state: FiringState, due: int | None) -> None:
         """Keep the record of a unit, and note what no later window needs."""
-        before = self.records[name].unit
-        self.records[name] = replace(self.records[name], unit=unit, due=due)
-        if unit.low > max(before.low, START):
-            self._needed[name] = unit.low
+        before = self.records[name].state
+        self.records[name] = replace(self.records[name], state=state, due=due)
+        if state.low > max(before.low, START):
+            self._needed[name] = state.low
 
-    def _dropped(self, name: str, unit: Unit) -> None:
+    def _dropped(self, name: str, state: FiringState) -> None:
         """Forget a key whose last window end found no content; what it has got for later ends stays.
 
         That can be a tuple of the very time of that end, which came after the watermark had reached it.
         """
         record = self.records[name]
-        self._needed[name] = Place(min(unit.covered.time, END - 1) + (record.due is None), 0)
+        self._needed[name] = Place(min(state.covered.time, END - 1) + (record.due is None), 0)
         if record.due is None:
             del self.records[name]
             self._stores.records.remove(name)
             self._known.pop(name, None)
         else:
-            self.records[name] = replace(record, unit=nothing_before(unit.covered, unit.expired))
+            self.records[name] = replace(record, state=nothing_before(state.covered, state.expired))
 
-    def _next_end(self, unit: Unit, pending: Times) -> int | None:
+    def _next_end(self, state: FiringState, pending: Times) -> int | None:
         """Return the next time at which the unit fires, or might count a tuple, if nothing more comes."""
         step, span = self._form.step, self._form.span
         if step is None:
@@ -337,10 +337,10 @@ class Units:
         passed = self._moment.last_end(step) if self._moment.limit(self._form) is None else self._moment.reached
         if span is None:
             following = [] if passed is None or passed == END else [(passed // step + 1) * step]
-            if unit.kept:
+            if state.kept:
                 return following[0] if following else None
             return max([-(-int(pending[0]) // step) * step, *following]) if len(pending) else None
-        times = pending if unit.newest is None else np.concatenate(([np.int64(unit.newest)], pending))
+        times = pending if state.newest is None else np.concatenate(([np.int64(state.newest)], pending))
         return next(covering_ends(times, step, span, passed, None), None) if passed != END else None
 
     def _oldest(self, name: str) -> Oldest:

@@ -111,8 +111,8 @@ progress = replace(self.progress, watermark=ComponentRecord.kept or None)
     Mutant(
         "a_scan_that_stops_before_its_last_tuple",
         "Units._slide",
-        "(position(rows, unit.covered), position(rows, limit))",
-        "(position(rows, unit.covered), max(position(rows, limit) - 1, position(rows, unit.covered)))",
+        "(position(rows, state.covered), position(rows, limit))",
+        "(position(rows, state.covered), max(position(rows, limit) - 1, position(rows, state.covered)))",
         "tests/windows/test_windows_on_tables.py",
     ),
     Mutant(
@@ -306,13 +306,13 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
         "all_windows_of_the_first_transaction_are_first",
         "_time_ranges",
         "last.last_end is None",
-        "unit.last_end is None",
+        "state.last_end is None",
         "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(
         "counts_of_earlier_transactions_are_forgotten",
         "_by_count",
-        "(unit.counted + len(times)) % slide",
+        "(state.counted + len(times)) % slide",
         "len(times) % slide",
         "tests/unit/windows/test_firing_against_model.py",
     ),
@@ -333,8 +333,8 @@ AggregateCommitter.left = {self._attempt.txid: [rows]}
     Mutant(
         "expired_before_the_first_early_result",
         "early",
-        "unit.covered if form.span > form.step or end is None else before(end + 1)",
-        "unit.covered",
+        "state.covered if form.span > form.step or end is None else before(end + 1)",
+        "state.covered",
         "tests/unit/windows/test_firing_against_model.py",
     ),
     Mutant(

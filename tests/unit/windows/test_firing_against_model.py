@@ -23,10 +23,10 @@ from txstorm.windows.rules.event_time import END, Facts, Progress, WatermarkRule
 from txstorm.windows.rules.firing import (
     ARRIVAL_BITS,
     PASSED,
+    FiringState,
     Moment,
     Place,
     Rows,
-    Unit,
     before,
     earliest_open,
     early,
@@ -72,7 +72,7 @@ class Machine:
         """Continue with the stored records alone."""
         record = ComponentRecord.read(ComponentRecord(progress=self.progress, backlog=self.ends).text())
         self.progress, self.ends = record.progress, record.backlog
-        self.units = {name: UnitRecord.read(UnitRecord(unit).text()).unit for name, unit in self.units.items()}
+        self.units = {name: UnitRecord.read(UnitRecord(unit).text()).state for name, unit in self.units.items()}
 
     def transaction(self, txid, stamp, rows, partitions=NOTHING, ended=frozenset(), frontiers=NOTHING, end=False):
         self.early_at = stamp if self.early_at is None else self.early_at
@@ -115,7 +115,7 @@ class Machine:
     def expire(self, moment, stamp):
         silent = [one for one, at in self.last_stamp.items() if self.r.ttl and stamp - at >= self.r.ttl]
         for name in silent if moment.watermark != END else ():
-            unit = self.units.get(name, Unit())
+            unit = self.units.get(name, FiringState())
             low, end = needed_from(self.form, unit, moment.watermark), moment.waiting_end(self.form)
             if is_needed(self.form, unit, moment.watermark, self.arrays(self.between(name, low, (INF, 0)))):
                 continue
@@ -129,8 +129,8 @@ class Machine:
         if name in self.units:
             return self.units[name]
         if self.r.keyed and self.form.step is not None and moment.passed is not None and moment.passed != END:
-            return Unit(covered=end_at(moment.last_end(self.form.step)))
-        return Unit()
+            return FiringState(covered=end_at(moment.last_end(self.form.step)))
+        return FiringState()
 
     def evaluate(self, name, moment, added):
         unit = self.units[name] = self.unit(name, moment)
@@ -343,5 +343,5 @@ def test_an_early_result_reports_nothing_as_expired_that_an_end_without_content_
     """Windows of two that end at 5, 10, 15: the tuple at 7 is in none, and was dropped when the end at 10 passed."""
     form, moment = sliding(timedelta(microseconds=2), timedelta(microseconds=5)), Moment(2, 11, 11, keyed=True)
     rows = Rows(np.array([14], np.int64), np.array([2 << ARRIVAL_BITS], np.int64))
-    (window,) = early(form, Unit(), moment, rows, 1, lambda low, number: rows)
+    (window,) = early(form, FiringState(), moment, rows, 1, lambda low, number: rows)
     assert (window.end, window.old_low, window.final) == (15, before(11), False)

@@ -23,7 +23,7 @@ from txstorm.stateful.bolt import AnchoringCollector
 from txstorm.stateful.memory import MemoryStateProvider
 from txstorm.stateful.windowed import UNSTATED, StatefulWindowedBolt
 from txstorm.windows.rules.event_time import END, late, microseconds
-from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment, Place, Rows, Unit, Window, end_at, fire
+from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, FiringState, Moment, Place, Rows, Window, end_at, fire
 from txstorm.windows.window import TupleWindow, WindowReader, parts_of
 
 Source = tuple[int, str]
@@ -92,7 +92,7 @@ class StatefulWindowedBoltExecutor:
         self._waiting: list[Tuple] = []
         self._ready = False
         self._rows: list[tuple[Place, Tuple]] = []
-        self._unit = Unit()
+        self._state = FiringState()
         self._watermark: int | None = None
         self._newest: dict[str, int] = {}
         self._number = 0
@@ -156,8 +156,8 @@ class StatefulWindowedBoltExecutor:
         self._watermark = reached if reached is None or not self._timed else max(reached, least)
         newest = last.time
         covered = Place(newest, last.arrival + 1) if self._form.step is None else self._covered(newest)
-        kept = len(self._between(self._unit.low, covered))
-        self._unit = replace(self._unit, high=covered, covered=covered, kept=kept, newest=newest, last_end=None)
+        kept = len(self._between(self._state.low, covered))
+        self._state = replace(self._state, high=covered, covered=covered, kept=kept, newest=newest, last_end=None)
 
     def _fired(self, one: Tuple, *, expired: bool) -> None:
         """Note the end that must have fired for a tuple to have been evaluated, or to have expired."""
@@ -185,11 +185,11 @@ class StatefulWindowedBoltExecutor:
         limit = moment.limit(self._form)
         if limit is None:
             return
-        fresh = self._between(self._unit.covered, limit)
-        windows, self._unit = fire(self._form, self._unit, moment, self._arrays(fresh), self._oldest)
+        fresh = self._between(self._state.covered, limit)
+        windows, self._state = fire(self._form, self._state, moment, self._arrays(fresh), self._oldest)
         for window in windows:
             self._evaluate(window)
-        self._rows = self._between(self._unit.low, Place(END, 0))
+        self._rows = self._between(self._state.low, Place(END, 0))
 
     @property
     def _timed(self) -> bool:

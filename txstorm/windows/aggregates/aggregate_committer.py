@@ -188,8 +188,8 @@ class AggregateCommitter(BatchBolt, Committer):
         plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()), **more)
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
-            newest = newest if after.unit.newest is None else max(newest, after.unit.newest)
-            after = replace(after, unit=replace(after.unit, newest=newest))
+            newest = newest if after.state.newest is None else max(newest, after.state.newest)
+            after = replace(after, state=replace(after.state, newest=newest))
         if after != record:
             records.put(name, after.text())
         if context.task == 0 and progress.watermark is not None and ends.fired is not None:
@@ -200,7 +200,9 @@ class AggregateCommitter(BatchBolt, Committer):
             changes["ahead"] = self._reports.count_ahead(plan.windows, component.ahead, context)
             backlog = None if plan.panes is None else ends
             records.put(COMPONENT, inputs.text(replace(component, progress=progress, backlog=backlog, **changes)))
-        self._wake(progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.unit.newest))
+        self._wake(
+            progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.state.newest)
+        )
 
     def _leave_out(self, without: pa.Table) -> None:
         """Report the windows that have fired without a result."""

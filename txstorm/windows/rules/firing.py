@@ -2,7 +2,7 @@
 
 Pure. The tuples of a *unit*, a task or one of its keys, are sorted by (held time, arrival); for held times see `forms`.
 The content of every window is then a range between two places, and so are the tuples that are new in it and those that
-have expired since the previous one. A unit's record holds what has to be known of earlier windows; only tuples that no
+have expired since the previous one. A unit's state holds what has to be known of earlier windows; only tuples that no
 window has covered yet are looked at, however many are buffered. It is one module, as all forms share places, moments
 and records.
 """
@@ -87,8 +87,8 @@ class OpenSession(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Record of a unit, a task or a key: what later windows have to know of earlier ones.
+class FiringState:
+    """State of a unit, a task or a key: what later windows have to know of earlier ones.
 
     Attributes:
         low: tuples before it were reported as expired, or belong to no later window.
@@ -113,9 +113,9 @@ class Unit:
     expired: tuple[int, ...] = ()
 
 
-def nothing_before(place: Place, expired: tuple[int, ...] = ()) -> Unit:
-    """Return the record of a key that has nothing before `place`: what it had was dropped."""
-    return Unit(place, place, place, expired=expired)
+def nothing_before(place: Place, expired: tuple[int, ...] = ()) -> FiringState:
+    """Return the state of a key that has nothing before `place`: what it had was dropped."""
+    return FiringState(place, place, place, expired=expired)
 
 
 @dataclass(frozen=True)
@@ -188,60 +188,62 @@ Oldest = Callable[[Place, int], Rows]
 
 
 def fire(
-    form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool = False
-) -> tuple[list[Window], Unit]:
-    """Return the windows other than sessions that a unit fires, in order, and its record afterwards.
+    form: WindowForm, state: FiringState, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool = False
+) -> tuple[list[Window], FiringState]:
+    """Return the windows other than sessions that a unit fires, in order, and its state afterwards.
 
     Args:
         form: the form of the windows.
-        unit: the unit's record after the previous transaction.
+        state: the unit's state after the previous transaction.
         moment: the transaction; its limit is not None.
-        rows: the unit's tuples from `unit.covered` up to the limit of the moment, those of this transaction included.
+        rows: the unit's tuples from `state.covered` up to the limit of the moment, those of this transaction included.
         oldest: looks up the unit's oldest tuples.
         more: whether the unit has tuples beyond the limit.
     """
     windows: list[Window] = []
-    while unit.expired and moment.reached is not None and unit.expired[0] <= moment.reached:
-        end = unit.expired[0]
+    while state.expired and moment.reached is not None and state.expired[0] <= moment.reached:
+        end = state.expired[0]
         inside = bisect_left(list(map(Place, rows.times.tolist(), rows.arrivals.tolist())), end_at(end))
         part = replace(moment, reached=end)
         if part.limit(form) is not None:
             more = more or inside < len(rows.times)
-            windows += _fire(form, unit, part, rows.sliced(0, inside), oldest, more=more)[0]
-        unit, rows = nothing_before(end_at(end), unit.expired[1:]), rows.sliced(inside, len(rows.times))
+            windows += _fire(form, state, part, rows.sliced(0, inside), oldest, more=more)[0]
+        state, rows = nothing_before(end_at(end), state.expired[1:]), rows.sliced(inside, len(rows.times))
         moment = replace(moment, passed=end)
     if moment.limit(form) is None:
-        return windows, unit
-    made, after = _fire(form, unit, moment, rows, oldest, more=more)
+        return windows, state
+    made, after = _fire(form, state, moment, rows, oldest, more=more)
     return windows + made, after
 
 
 def _fire(
-    form: WindowForm, unit: Unit, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool
-) -> tuple[list[Window], Unit]:
+    form: WindowForm, state: FiringState, moment: Moment, rows: Rows, oldest: Oldest, *, more: bool
+) -> tuple[list[Window], FiringState]:
     """Fire windows as `fire` does, if the unit does not expire meanwhile."""
     limit = moment.limit(form)
     assert limit is not None
     covered = replace(
-        unit, covered=limit, newest=int(rows.times[-1]) if len(rows.times) else unit.newest, kept=unit.kept
+        state, covered=limit, newest=int(rows.times[-1]) if len(rows.times) else state.newest, kept=state.kept
     )
     if form.step is None:
-        return _by_count(form, unit, covered, moment, rows, oldest)
+        return _by_count(form, state, covered, moment, rows, oldest)
     if form.span is None:
-        return _last_tuples(form, unit, covered, moment, rows, oldest, more)
-    return _time_ranges(form, unit, covered, moment, rows)
+        return _last_tuples(form, state, covered, moment, rows, oldest, more)
+    return _time_ranges(form, state, covered, moment, rows)
 
 
-def _time_ranges(form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows) -> tuple[list[Window], Unit]:
+def _time_ranges(
+    form: WindowForm, state: FiringState, covered: FiringState, moment: Moment, rows: Rows
+) -> tuple[list[Window], FiringState]:
     """Fire windows of a time slide whose length is a duration."""
     assert form.step is not None and form.span is not None
     step, span = form.step, form.span
     windows: list[Window] = []
-    last = unit
+    last = state
     passed = moment.last_end(step)
     times, firsts = rows.times, rows.first_times
-    if unit.newest is not None:
-        times, firsts = (np.concatenate(([np.int64(unit.newest)], of)) for of in (times, firsts))
+    if state.newest is not None:
+        times, firsts = (np.concatenate(([np.int64(state.newest)], of)) for of in (times, firsts))
     for end in covering_ends(times, step, span, passed, moment.reached, firsts):
         low = before(end - span + 1)
         if moment.keyed and last.last_end != end - step:
@@ -279,43 +281,43 @@ def covering_ends(
 
 
 def _last_tuples(
-    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest, more: bool
-) -> tuple[list[Window], Unit]:
+    form: WindowForm, state: FiringState, covered: FiringState, moment: Moment, rows: Rows, oldest: Oldest, more: bool
+) -> tuple[list[Window], FiringState]:
     """Fire windows of a time slide whose length is a count: every end fires once there is a tuple."""
     step = form.step
     assert step is not None and moment.reached is not None
     passed = moment.last_end(step)
     starts = [] if passed is None else [passed // step + 1]
-    if not unit.kept:
+    if not state.kept:
         starts += [-(-int(rows.first_times[0]) // step)] if len(rows.times) else []
     newest = covered.newest
-    if newest is None or not starts or (not unit.kept and not len(rows.times)):
+    if newest is None or not starts or (not state.kept and not len(rows.times)):
         return [], covered
     stop = moment.reached // step
     if moment.reached == END or (moment.closing is not None and not more):
         stop = min(stop, max(-(-newest // step), (-END if moment.closing is None else moment.closing) // step))
     ends = [number * step for number in range(max(starts), stop + 1)]
-    highs = np.searchsorted(rows.first_times, np.array(ends, np.int64), "right") + unit.kept
+    highs = np.searchsorted(rows.first_times, np.array(ends, np.int64), "right") + state.kept
     spots = [(end, end_at(end), int(high)) for end, high in zip(ends, highs, strict=True)]
-    return _counted_windows(form, unit, covered, spots, rows, oldest)
+    return _counted_windows(form, state, covered, spots, rows, oldest)
 
 
 def _by_count(
-    form: WindowForm, unit: Unit, covered: Unit, moment: Moment, rows: Rows, oldest: Oldest
-) -> tuple[list[Window], Unit]:
+    form: WindowForm, state: FiringState, covered: FiringState, moment: Moment, rows: Rows, oldest: Oldest
+) -> tuple[list[Window], FiringState]:
     """Fire windows of a count slide or a custom trigger: each ends at the timestamp of the tuple that fires it."""
     times, arrivals, fires = rows
     if isinstance(form.slide, Count):
         slide = form.slide.value
-        firing = np.arange(slide - 1 - unit.counted, len(times), slide)
-        covered = replace(covered, counted=(unit.counted + len(times)) % slide)
+        firing = np.arange(slide - 1 - state.counted, len(times), slide)
+        covered = replace(covered, counted=(state.counted + len(times)) % slide)
     else:
         assert fires is not None
         firing = np.flatnonzero(fires)
     if form.span is None:
-        spots = [(int(times[i]), Place(int(times[i]), int(arrivals[i]) + 1), unit.kept + int(i) + 1) for i in firing]
-        return _counted_windows(form, unit, covered, spots, rows, oldest)
-    windows, last = [], unit
+        spots = [(int(times[i]), Place(int(times[i]), int(arrivals[i]) + 1), state.kept + int(i) + 1) for i in firing]
+        return _counted_windows(form, state, covered, spots, rows, oldest)
+    windows, last = [], state
     for i in firing:
         end = int(times[i])
         low = before(end - form.span + 1)
@@ -328,22 +330,22 @@ def _by_count(
 
 def _counted_windows(
     form: WindowForm,
-    unit: Unit,
-    covered: Unit,
+    state: FiringState,
+    covered: FiringState,
     spots: Sequence[tuple[int, Place, int]],
     rows: Rows,
     oldest: Oldest,
-) -> tuple[list[Window], Unit]:
+) -> tuple[list[Window], FiringState]:
     """Fire windows of the last n tuples; a spot is (end, place where the content ends, number of tuples from low)."""
     assert isinstance(form.length, Count)
-    kept, number = unit.kept, form.length.value
+    kept, number = state.kept, form.length.value
     firsts = [max(high - number, 0) for _, _, high in spots]
     among_old = [first for first in firsts if 0 < first < kept]
-    old = oldest(unit.low, among_old[-1] + 1) if among_old else None
-    windows, last = [], unit
+    old = oldest(state.low, among_old[-1] + 1) if among_old else None
+    windows, last = [], state
     for (end, high, _), first in zip(spots, firsts, strict=True):
         if not first:
-            low = unit.low
+            low = state.low
         elif first < kept:
             assert old is not None
             low = old.place(first)
@@ -355,28 +357,28 @@ def _counted_windows(
     return windows, replace(covered, low=last.low, high=last.high, last_end=last.last_end, kept=left)
 
 
-def needed_from(form: WindowForm, unit: Unit, watermark: int | None) -> Place:
+def needed_from(form: WindowForm, state: FiringState, watermark: int | None) -> Place:
     """Return the place from which on tuples of a unit can still be needed, by the watermark after the last transaction.
 
     Needed are tuples of which an end after the watermark, or one that it has not let be counted, takes the first notice
     or, where the length is a duration, any.
     """
-    forgotten = end_at(unit.expired[-1]) if unit.expired else START
+    forgotten = end_at(state.expired[-1]) if state.expired else START
     if form.step is None or watermark is None:
-        return max(unit.covered, forgotten)
+        return max(state.covered, forgotten)
     end = _floor(min(watermark, END - 1), form.step)
     if form.span is None:
-        return max(unit.covered, end_at(end), forgotten)
-    return max(before(end + form.step - form.span + 1), unit.low, forgotten)
+        return max(state.covered, end_at(end), forgotten)
+    return max(before(end + form.step - form.span + 1), state.low, forgotten)
 
 
-def is_needed(form: WindowForm, unit: Unit, watermark: int | None, rows: Rows) -> bool:
+def is_needed(form: WindowForm, state: FiringState, watermark: int | None, rows: Rows) -> bool:
     """Return whether an end will need tuples of a unit that only a time to live would drop before.
 
     `rows`: the unit's tuples from `needed_from` on.
     """
     if form.is_session:
-        return bool(unit.open)
+        return bool(state.open)
     if form.step is None or form.span is None or watermark is None:
         return bool(len(rows.times))
     ends = covering_ends(rows.times, form.step, form.span, watermark, None, rows.first_times)
@@ -401,20 +403,20 @@ def merge_sessions(open_: Sequence[OpenSession], times: Times, ends: Times, txid
     ]
 
 
-def fire_sessions(unit: Unit, moment: Moment, times: Times, ends: Times) -> tuple[list[Window], Unit]:
-    """Return the sessions of a unit that end, in order, and its record afterwards.
+def fire_sessions(state: FiringState, moment: Moment, times: Times, ends: Times) -> tuple[list[Window], FiringState]:
+    """Return the sessions of a unit that end, in order, and its state afterwards.
 
     Args:
-        unit: the unit's record after the previous transaction.
+        state: the unit's state after the previous transaction.
         moment: the transaction.
         times: the timestamps of the tuples that it adds, sorted.
         ends: for each of them, the time at which its gap ends.
     """
-    merged = merge_sessions(unit.open, times, ends, moment.txid)
+    merged = merge_sessions(state.open, times, ends, moment.txid)
     number = 0 if moment.reached is None else sum(one.end <= moment.reached for one in merged)
     left = tuple(merged[number:])
-    low = before(left[0].start) if left else unit.low if not number else before(merged[number - 1].end)
-    return [session_window(one) for one in merged[:number]], replace(unit, open=left, low=low)
+    low = before(left[0].start) if left else state.low if not number else before(merged[number - 1].end)
+    return [session_window(one) for one in merged[:number]], replace(state, open=left, low=low)
 
 
 def session_window(session: OpenSession, *, final: bool = True) -> Window:
@@ -423,44 +425,44 @@ def session_window(session: OpenSession, *, final: bool = True) -> Window:
     return Window(session.start, session.end, low, high, low, low, True, final)
 
 
-def early(form: WindowForm, unit: Unit, moment: Moment, rows: Rows, since: int, oldest: Oldest) -> list[Window]:
+def early(form: WindowForm, state: FiringState, moment: Moment, rows: Rows, since: int, oldest: Oldest) -> list[Window]:
     """Return the open windows of a unit that got tuples after txid `since`, as they are now.
 
     Unlike `fire` it changes no record: what later windows report as new or expired stays the same.
 
     Args:
         form: the form of the windows; not one that slides by count or by a trigger.
-        unit: the unit's record after this transaction.
+        state: the unit's state after this transaction.
         moment: the transaction.
         rows: the unit's tuples from `earliest_open` on; not used for sessions.
         since: the txid of the previous early evaluation.
         oldest: looks up the unit's oldest tuples.
     """
     if form.is_session:
-        return [session_window(one, final=False) for one in unit.open if one.changed > since]
+        return [session_window(one, final=False) for one in state.open if one.changed > since]
     places = list(map(Place, rows.times.tolist(), rows.arrivals.tolist()))
     changed = [one for one in places if one.arrival % PASSED >= (since + 1) << ARRIVAL_BITS]
     if not changed or moment.reached == END:
         return []
-    pending = bisect_left(places, unit.covered)
+    pending = bisect_left(places, state.covered)
     now = replace(moment, passed=moment.reached, reached=END)
-    windows, _ = fire(form, unit, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
+    windows, _ = fire(form, state, now, Rows(rows.times[pending:], rows.arrivals[pending:]), oldest)
     got = [one for one in windows if bisect_left(changed, one.low) < bisect_left(changed, one.high)]
-    low, high = unit.low, unit.high
-    if moment.keyed and unit.last_end is None and form.span is not None and form.step is not None:
+    low, high = state.low, state.high
+    if moment.keyed and state.last_end is None and form.span is not None and form.step is not None:
         # An end without content has dropped what the key had. Where windows overlap, that is what has been covered: a
         # tuple at the time of the end may have come later. Otherwise, ends may have passed without a look at the key.
         end = now.last_end(form.step)
-        dropped = unit.covered if form.span > form.step or end is None else before(end + 1)
+        dropped = state.covered if form.span > form.step or end is None else before(end + 1)
         low = high = max(low, dropped)
-    return [one._replace(old_low=low, old_high=high, first=unit.last_end is None, final=False) for one in got]
+    return [one._replace(old_low=low, old_high=high, first=state.last_end is None, final=False) for one in got]
 
 
-def earliest_open(form: WindowForm, unit: Unit, moment: Moment) -> Place:
+def earliest_open(form: WindowForm, state: FiringState, moment: Moment) -> Place:
     """Return the place before all tuples that windows still open can contain; for windows that slide by time."""
     if form.span is None or form.step is None or moment.reached is None:
-        return unit.low
-    return max(unit.low, before(_floor(moment.reached, form.step) + form.step - form.span + 1))
+        return state.low
+    return max(state.low, before(_floor(moment.reached, form.step) + form.step - form.span + 1))
 
 
 def _floor(time: int | None, step: int) -> int:
