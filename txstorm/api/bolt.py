@@ -132,6 +132,14 @@ class Committer:
         `finish_batch` must not rely on it.
         """
 
+    def not_reproduced(self, changes: Mapping[str, Any]) -> str | None:
+        """Return why a replay of a committed transaction need not give the same rows; None, the default: it has to.
+
+        Called by replays and audits, which then say so instead of comparing. `changes`: the `pyarrow.Table` of rows
+        that the transaction wrote to each state and sink, by name.
+        """
+        return None
+
 
 def takes_batches(bolt: BasicBolt | BatchBolt) -> bool:
     """Return whether `bolt` overrides `execute_batch` to process record batches."""

@@ -126,6 +126,9 @@ def verdict_text(verdict: ReplayVerdict) -> Iterator[str | Text | Table]:
     """Render the verdict for a reader: a line with the result, then the differences."""
     txid, attempt = verdict.attempt
     about = f"txid {txid} (attempt {attempt}), {verdict.tuples:,} tuples"
+    if verdict.equal and verdict.not_compared:
+        yield f"{about}: not compared: {verdict.not_compared}"
+        return
     if verdict.equal:
         rows = ", ".join(f"{one.table} {one.committed:,}" for one in verdict.tables if one.committed)
         yield f"{about}: the result is the one committed (rows: {rows or 'none'})"

@@ -52,7 +52,7 @@ def audit(
     """
     result = Result(topology.id, span)
     for verdict in replayed(topology, recording, span, engine):
-        result.count(verdict.txid, verdict.tuples, equal=verdict.equal)
+        result.count(verdict.txid, verdict.tuples, equal=verdict.equal, compared=verdict.not_compared is None)
         judged(verdict)
     return result
 
@@ -125,9 +125,13 @@ def _judged(program: Program, source: Source, done: _Done, tables: ReplayTables)
             recorded.attempt, recorded.digest, digest, failure=counts, tuples=tuples, notes=tuple(notes)
         )
     ordered = not program.frames  # the rows of a DataFrame have no order
-    found = tuple(compared(table, rows, ordered=ordered) for table, rows in tables.rows(recorded.txid).items())
+    rows = tables.rows(recorded.txid)
     tuples += sum(counts.values())
-    return ReplayVerdict(recorded.attempt, recorded.digest, digest, found, tuples=tuples, notes=tuple(notes))
+    why = tables.not_reproduced(rows)
+    found = () if why else tuple(compared(table, one, ordered=ordered) for table, one in rows.items())
+    return ReplayVerdict(
+        recorded.attempt, recorded.digest, digest, found, tuples=tuples, not_compared=why, notes=tuple(notes)
+    )
 
 
 @dataclass(frozen=True)

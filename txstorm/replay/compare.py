@@ -106,6 +106,7 @@ class ReplayVerdict:
         tables: one verdict per table.
         failure: the error, if user code raised one; tables are then not compared.
         tuples: number of tuples emitted by spout and bolts.
+        not_compared: why the transaction need not give the same rows again, and so was not compared; None: it was.
         notes: possible explanations of a difference.
     """
 
@@ -115,6 +116,7 @@ class ReplayVerdict:
     tables: tuple[TableVerdict, ...] = ()
     failure: ErrorRow | None = None
     tuples: int = 0
+    not_compared: str | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -124,7 +126,7 @@ class ReplayVerdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the result equals the committed one: the same input and the same rows."""
+        """Whether the result equals the committed one, as far as it was compared: the same input and the same rows."""
         return self.failure is None and self.digest == self.committed_digest and all(one.equal for one in self.tables)
 
     def to_json(self) -> dict[str, Any]:
@@ -139,6 +141,7 @@ class ReplayVerdict:
             "tables": {one.table: one.to_json() for one in self.tables},
             "failure": None if failure is None else {"type": failure.type, "message": str(failure)},
             "notes": list(self.notes),
+            **({"not_compared": self.not_compared} if self.not_compared else {}),
         }
 
 

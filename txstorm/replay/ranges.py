@@ -28,7 +28,8 @@ class Result:
     Attributes:
         tuples: number of tuples emitted by spout and bolts.
         equal: number of txids equal to the committed ones: the same input and, in an audit, the same rows.
-        different: the other txids.
+        different: the txids that are not.
+        not_compared: txids whose input is the same, and whose rows need not be (`Committer.not_reproduced`).
         into: the new data directory of a backfill.
     """
 
@@ -38,16 +39,17 @@ class Result:
     tuples: int = 0
     equal: int = 0
     different: list[int] = field(default_factory=list)
+    not_compared: list[int] = field(default_factory=list)
     into: Path | None = None
 
-    def count(self, txid: int, tuples: int, *, equal: bool) -> None:
-        """Add the result of one txid: its tuples, and whether it is equal to the committed one."""
+    def count(self, txid: int, tuples: int, *, equal: bool, compared: bool = True) -> None:
+        """Add the result of one txid: its tuples, and whether it is equal to the committed one, as far as compared."""
         self.txids += 1
         self.tuples += tuples
-        if equal:
+        if equal and compared:
             self.equal += 1
         else:
-            self.different.append(txid)
+            (self.not_compared if equal else self.different).append(txid)
 
     def to_json(self, seconds: float) -> dict[str, Any]:
         """Return the fields and the duration in seconds as JSON values."""
@@ -60,6 +62,7 @@ class Result:
             "seconds": round(seconds, 3),
             "equal": self.equal,
             "different": self.different,
+            **({"not_compared": self.not_compared} if self.not_compared else {}),
             "into": None if self.into is None else str(self.into),
         }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.api.bolt import Committer
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.engine.program import Program
@@ -65,6 +66,7 @@ class ReplayTables:
         self, data_dir: Path, topology: Topology, before: int, committed: int, caught: Caught = ignore
     ) -> None:
         self._caught = caught
+        self._committers = [one.object for one in topology.components if isinstance(one.object, Committer)]
         self._committed = Committed(data_dir)
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._states: dict[str, StateGroup | CollectionGroup] = {}
@@ -147,6 +149,11 @@ class ReplayTables:
             if since < txid and (until is None or (txid <= until and uri in replayed))
         ]
         return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in right}
+
+    def not_reproduced(self, rows: Mapping[str, Rows]) -> str | None:
+        """Return why a transaction with these rows need not give them again; see `Committer`."""
+        changes = {uri.partition("/")[2]: one.committed for uri, one in rows.items() if one.committed is not None}
+        return next(filter(None, (one.not_reproduced(changes) for one in self._committers)), None)
 
     def follow(self, txid: int) -> None:
         """Undo `commit` and apply the recorded changes of `txid` to the states."""

@@ -305,6 +305,18 @@ def test_a_replay_runs_the_operators_in_its_own_process(case: Case) -> None:
     assert verdict.equal, verdict.to_json()
 
 
+def test_a_replay_of_what_was_held_or_went_on_says_so_instead_of_comparing(case: Case) -> None:
+    case.through("Start OP1")
+    case.through(START)
+    topology, _ = replica_topology(case.configuration("Start OP1"), id="numbers")
+    told = [replay_txid(topology, case.data, txid) for txid in (1, 2)]
+    assert [one.not_compared for one in told] == [
+        "of its tuples 12 held",
+        "of its tuples some went on that had been held",
+    ]
+    assert all(one.equal and not one.tables and "not_compared" in one.to_json() for one in told)
+
+
 def test_lines_that_are_appended_are_read(case: Case) -> None:
     handle = case.start(START, stay=True)
     until(lambda: case.run.committed_txid == 1)

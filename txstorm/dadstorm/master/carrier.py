@@ -27,6 +27,7 @@ from txstorm.dadstorm.source.columns import TUPLES, fields_of, split_lines
 from txstorm.dadstorm.topology import count_state, emitted_sink, kept, lines_sink, seen_state
 from txstorm.dadstorm.values import Fields
 from txstorm.errors import TxstormError
+from txstorm.storage.rows.schema import OP, PREV, UPDATED
 
 HELD = CollectionState(
     "held", {"operator": str, "replica": int}, {"id": str, "fields": TUPLES, "reason": str}, order={"at": int}
@@ -139,6 +140,19 @@ class Carrier(BatchBolt, Committer):
         done = self._write(outcome, traffic, trip.held)
         if self.run is not None:
             self.run.carried(trip.txid, done)
+
+    def not_reproduced(self, changes: Mapping[str, pa.Table]) -> str | None:
+        """Return what happened to tuples of a transaction that a replay, in which no replica fails, does not repeat."""
+        found, numbers = Counter[str](), changes.get(TRAFFIC.name)
+        for row in () if numbers is None else numbers.to_pylist():
+            before = row[PREV] or {}
+            found.update({name: row[name] - (before.get(name) or 0) for name in ("lost", "repeated", "resent")})
+        held = changes.get(HELD.name)
+        moved = [] if held is None else held[OP.name].to_pylist()
+        found["held"], went_on = moved.count(UPDATED), len(moved) > moved.count(UPDATED)
+        said = [f"{found[name]:,} {name}" for name in ("held", "lost", "repeated", "resent") if found[name]]
+        said += ["some went on that had been held"] if went_on else []
+        return f"of its tuples {', '.join(said)}" if said else None
 
     # -- reading ------------------------------------------------------------------------------------------------
 
