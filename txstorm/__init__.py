@@ -1,10 +1,6 @@
 """txstorm: Storm 0.7's transactional topologies on Spark micro-batches, with exactly-once state in Delta tables.
 
-Start with `TransactionalTopologyBuilder` and `run`. The names below are the public API, together with the packages
-`bolts`, `spouts`, `sinks`, `windows`, `monoids`, `stateful`, `joins`, `testing` and `notebook`. They are imported on
-first use, so that ``import txstorm`` needs neither Java nor Spark and costs nothing in Spark's Python workers.
-
-The packages are layers, and import lower ones only; see ARCHITECTURE.md.
+Start: `TransactionalTopologyBuilder`, `run`. Names are imported on first use: this needs neither Java nor Spark.
 """
 
 from __future__ import annotations

@@ -45,6 +45,13 @@ def test_links_lead_somewhere(page: Path):
     assert broken == []
 
 
+@pytest.mark.parametrize("note", [page for page in PAGES if re.match(r"\d{3}-", page.name)], ids=name)
+def test_a_design_note_has_its_three_headings(note: Path):
+    """A note says what had to be decided, what was decided, and what follows."""
+    for heading in (r"Question\.", r"Decision[.:]", r"Consequences\."):
+        assert re.search(rf"^\*\*{heading}", TEXTS[note], re.MULTILINE), heading
+
+
 def test_every_page_can_be_reached_from_the_readme():
     reached, new = set(), {ROOT / "README.md"}
     while new:

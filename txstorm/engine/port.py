@@ -76,7 +76,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """Report of a failure of user code, which a task returns instead of raising (R11, failures).
+    """Report of a failure of user code, which a task returns instead of raising (R11, errors are rows).
 
     Attributes:
         kind: ``failed`` (FailedException), ``reported`` (ReportedFailedException), ``other``, ``lost`` if there was no

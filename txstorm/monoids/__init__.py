@@ -1,7 +1,4 @@
-"""Commutative monoids as states of bolts, from a sum to a sketch: what Hailstorm keeps.
-
-A `Monoid` says what a state is and how two of them merge; a `MonoidBolt` keeps one per key, or one per task, merges
-what each transaction brings, and emits what has changed. It works in any topology.
+"""Commutative monoids (Hailstorm's states, from a sum to a sketch), and the bolt that keeps one per key or per task.
 
 May import: api, storage.
 Start: ready_made.py, bolt.py; committer.py for what runs.

@@ -1,6 +1,4 @@
-"""Operator commands: inspect or change a topology from outside its process.
-
-Status, life cycle, savepoints, restore, rewind, repair; moving and rebuilding a ledger; the data delay of a consumer.
+"""Operator commands from outside a topology's process: status, life cycle, savepoints, rewinds, repair, ledgers.
 
 May import: results, recovery, joins, spouts, stateful, state.external, books, storage, ledger, clients, windows,
 topology.

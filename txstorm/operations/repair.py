@@ -1,4 +1,4 @@
-"""`repair --abandon N`: drop a decided group that cannot be published (design rule R13, repair)."""
+"""`repair --abandon N`: drop a decided group that cannot be published (R13, blocked decisions)."""
 
 from __future__ import annotations
 

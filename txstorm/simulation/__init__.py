@@ -1,10 +1,5 @@
 """Simulated worlds: the shipped protocol on a simulated ledger, tables, source, engine and clock that can all fail.
 
-Coordinator, books, planning, take-over, publishing, rewinding and sweeping are the shipped code. Their environment is
-simulated on one thread, and every fault is drawn from a seed. `simulate` runs many schedules and reports a violation
-with the trace of the smallest schedule that still shows it. Not a user tool, so it is not part of `testing`; it
-imports neither pyspark nor deltalake itself.
-
 May import: runtime and everything below it.
 Start: world.py.
 """

@@ -1,7 +1,4 @@
-"""Stateful bolts: bolts whose key-value state the framework saves with every transaction, and the stores for it.
-
-A `StatefulBolt` runs inside a committer of the framework. Its state is a Delta table of the topology, or is kept by a
-`StateProvider`: in memory, in Redis, or in a store of the user's, prepared before and committed after the decision.
+"""Stateful bolts: bolts whose key-value state, in a table or a provider's store, is saved with every transaction.
 
 May import: api, clients, state, storage, topology, windows.
 Start: bolt.py, committer.py; for stores key_values.py.

@@ -1,9 +1,4 @@
-"""Test tools for users' topologies, and for user-defined spouts, state backends, ledgers and engines.
-
-`TopologyTestDriver` runs a topology step by step in a test; `run_transcript` plays a file of steps against it; the
-``check_…`` functions verify a user-defined spout, state backend, join store, ledger or engine. The pytest plugin
-`txstorm.testing.plugin` provides fixtures. Names are imported on first use, because pytest loads the plugin in every
-project of an environment where txstorm is installed.
+"""Test tools for topologies: test driver, transcripts, pytest plugin; checks of user-defined spouts, states, ledgers.
 
 May import: runtime and everything below it.
 Start: driver.py.
@@ -63,7 +58,7 @@ _HOME = {
 __all__ = [*_HOME]  # noqa: PLE0604 - the names of _HOME, spelt once
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # on first use: pytest loads the plugin wherever txstorm is installed
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'txstorm.testing' has no attribute {name!r}")

@@ -1,6 +1,5 @@
 """Replica processes: a fleet of them for the master of a run, here or through services on other machines.
 
-Only strings and JSON travel, over connections with a key. May import: dadstorm and everything below it, but no module
-that is slow to import, as replicas start with it.
+May import: dadstorm and everything below it, but no module that is slow to import, as replicas start with it.
 Start: fleet.py.
 """
