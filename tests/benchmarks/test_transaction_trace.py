@@ -1,0 +1,17 @@
+"""Budget of one transaction: how much of txstorm the driver's process enters for it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = {"functions": 504, "files": 91, "calls": 1130}
+"""Lower them when a step falls away. The count is the same in every run, as the traced run does one thing at a time."""
+
+
+def test_a_transaction_stays_within_its_budget():
+    command = [sys.executable, "-m", "benchmarks.transaction_trace", "--figures"]  # threads of its own, all traced
+    answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    figures = json.loads(answer.splitlines()[-1])
+    assert {name: figures[name] for name, most in MOST.items() if figures[name] > most} == {}
