@@ -1,10 +1,13 @@
-"""Fakes of a source, an engine and a clock."""
+"""Fakes of a source, of plans, of an engine and a clock; a flow of transactions over them."""
 
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 from txstorm.api.spout import NOT_READY
-from txstorm.engine.port import Pack, Processed
+from txstorm.engine.port import Pack, Processed, TxidInput
+from txstorm.runtime.batches.flow import Flow, FlowOptions
+from txstorm.runtime.failures import Failure
 from txstorm.spouts.port import SpoutPlanner
 
 
@@ -51,6 +54,40 @@ class Source(SpoutPlanner):
         pass
 
 
+class Plans:
+    """Fake plans: whatever a test says, and data otherwise."""
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.planner, self.micros = source or Source(), 0
+        self.documents: dict[int, Any] = {}
+        self.kinds: dict[int, Any] = {}
+        self.plan_system, self.document = self.kinds.__setitem__, self.documents.get
+
+    def kind(self, txid: int) -> Any:
+        return self.kinds.get(txid, "data")
+
+    def waiting(self, txid: int) -> tuple[str, ...]:
+        return ()
+
+    def open(self, currtx: int) -> tuple[int, ...]:
+        return ()
+
+    def now(self) -> int:
+        return self.micros
+
+    def save(self) -> None:
+        pass
+
+    def txid_input(self, attempt: Any, divert: Any) -> TxidInput:
+        return TxidInput(attempt, {}, 0, divert=divert)
+
+    def carried(self, txid: int) -> dict[str, Any]:
+        return {}
+
+    def committed(self, last: int, waiting: Any) -> None:
+        pass
+
+
 class PaperEngine:
     """A fake engine that records the packs it receives; the test completes them."""
 
@@ -77,3 +114,13 @@ class PaperEngine:
 
     def close(self) -> None:
         pass
+
+
+def flow_of(planning: Any, engine: Any = None, **options: Any) -> Flow:
+    """Return a flow over `planning`, whose txids have not failed; `options`: see `FlowOptions`."""
+    program: Any = SimpleNamespace(spout="spout", frame_sinks=(), work_of=lambda busy: sum(busy.values()))
+    retry: Any = SimpleNamespace(divert=lambda txid: (), failure=lambda txid: Failure())
+    clock: Any = SimpleNamespace(holds=lambda: False)
+    return Flow(
+        planning, engine or PaperEngine(), program, retry, clock, FlowOptions(**{"monotonic": Clock(), **options})
+    )

@@ -2,6 +2,6 @@
 
 `coordinator.machine` decides which txids form a group.
 
-May import: runtime, engine, monitor, spouts, state, books, storage, ledger.
-Start: finisher.py.
+May import: runtime, engine, spouts, state, books, storage, ledger.
+Start: line.py.
 """
