@@ -1,12 +1,16 @@
-"""Fakes of a source, of plans, of an engine and a clock; a flow of transactions over them."""
+"""Fakes of a source, an engine and a clock; a flow of transactions over them."""
 
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from txstorm.api.spout import NOT_READY
-from txstorm.engine.port import Pack, Processed, TxidInput
+from txstorm.books.books import Books
+from txstorm.engine.port import Pack, Processed
+from txstorm.ledger.memory import MemoryLedger
 from txstorm.runtime.batches.flow import Flow, FlowOptions
+from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.failures import Failure
 from txstorm.spouts.port import SpoutPlanner
 
@@ -35,6 +39,9 @@ class Source(SpoutPlanner):
             return NOT_READY
         return {"taken": taken + 1, "parts": None} if self.task_planned else {"taken": taken + 1}
 
+    def skip(self, previous: Any) -> Any:
+        return previous or {"taken": 0}
+
     def payload(self, document: Any) -> Any:
         return ["payload", document["taken"]]
 
@@ -54,52 +61,13 @@ class Source(SpoutPlanner):
         pass
 
 
-class Plans:
-    """Fake plans: whatever a test says, and data otherwise."""
-
-    def __init__(self, source: Source | None = None) -> None:
-        self.planner, self.micros = source or Source(), 0
-        self.documents: dict[int, Any] = {}
-        self.kinds: dict[int, Any] = {}
-        self.plan_system, self.document = self.kinds.__setitem__, self.documents.get
-
-    def kind(self, txid: int) -> Any:
-        return self.kinds.get(txid, "data")
-
-    def waiting(self, txid: int) -> tuple[str, ...]:
-        return ()
-
-    def open(self, currtx: int) -> tuple[int, ...]:
-        return ()
-
-    def now(self) -> int:
-        return self.micros
-
-    def save(self) -> None:
-        pass
-
-    def txid_input(self, attempt: Any, divert: Any) -> TxidInput:
-        return TxidInput(attempt, {}, 0, divert=divert)
-
-    def carried(self, txid: int) -> dict[str, Any]:
-        return {}
-
-    def committed(self, last: int, waiting: Any) -> None:
-        pass
-
-
 class PaperEngine:
     """A fake engine that records the packs it receives; the test completes them."""
-
-    name = "paper"
 
     def __init__(self) -> None:
         self.packs: list[Pack] = []
         self.futures: list[Future[list[Processed]]] = []
         self.cancelled: list[Future[list[Processed]]] = []
-
-    def start(self, program: Any) -> None:
-        pass
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         self.packs.append(pack)
@@ -109,18 +77,15 @@ class PaperEngine:
     def cancel(self, future: Future[list[Processed]]) -> None:
         self.cancelled.append(future)
 
-    def describe(self) -> dict[str, Any]:
-        return {}
 
-    def close(self) -> None:
-        pass
-
-
-def flow_of(planning: Any, engine: Any = None, **options: Any) -> Flow:
-    """Return a flow over `planning`, whose txids have not failed; `options`: see `FlowOptions`."""
+def flow_of(source: Source | Planning, engine: Any = None, now: Any = lambda: 0, **options: Any) -> Flow:
+    """Return a flow over a source, or plans, whose txids have not failed; `options`: see `FlowOptions`."""
+    if isinstance(source, Source):
+        books = Books(MemoryLedger(), Path())
+        books.raise_epoch()
+        source = Planning(books, source, now)
     program: Any = SimpleNamespace(spout="spout", frame_sinks=(), work_of=lambda busy: sum(busy.values()))
     retry: Any = SimpleNamespace(divert=lambda txid: (), failure=lambda txid: Failure())
     clock: Any = SimpleNamespace(holds=lambda: False)
-    return Flow(
-        planning, engine or PaperEngine(), program, retry, clock, FlowOptions(**{"monotonic": Clock(), **options})
-    )
+    limits = FlowOptions(**{"monotonic": Clock(), **options})
+    return Flow(source, engine or PaperEngine(), program, retry, clock, limits)

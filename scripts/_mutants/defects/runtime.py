@@ -18,9 +18,9 @@ MUTANTS = (
     ),
     Mutant(
         "metadata_deleted_before_commit",
-        "Planning.outlived",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid <= last + 1]",
+        "Flow.outlived",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last)",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid <= last + 1)",
     ),
     Mutant(
         "currtx_before_the_last_table",
@@ -103,9 +103,9 @@ books.decide(intent)
     ),
     Mutant(
         "metadata_stays_for_good",
-        "Planning.outlived",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]",
+        "Flow.outlived",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last)",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last - 1)",
     ),
     Mutant(
         "one_intent_fewer_is_kept",

@@ -201,7 +201,12 @@ class Flow:
             return False
         if fixed and not planning.planner.is_at_hand(planning.document(txid)):
             return False
-        asked = self._asked is None and self._may_read(txid, state, replay=replay)
+        if self._asked is not None:
+            asked = False
+        elif planning.kind(txid - 1) == "end" and planning.planner.recorded(txid) is None:
+            asked = replay and not planning.planner.opaque
+        else:  # a replay whose plan is stored, or a transaction that may have data
+            asked = replay or (not self.draining and self.opens(txid, in_flight=len(state.entries)))
         try:
             read = asked and planning.plan(txid, replay=replay)
             planned = read or self.plan_system(txid, idle=state.idle, replay=replay)
@@ -221,18 +226,12 @@ class Flow:
         """Plan nothing for `seconds`, after a failure to plan."""
         self._plan_after = self._monotonic() + seconds
 
-    def _may_read(self, txid: int, state: State, *, replay: bool) -> bool:
-        """Return whether `txid` may have data, or is a replay whose plan is stored."""
-        planner = self.planning.planner
-        if self.planning.kind(txid - 1) == "end" and planner.recorded(txid) is None:
-            return replay and not planner.opaque
-        return replay or (not self.draining and self.opens(txid, in_flight=len(state.entries)))
-
     def opens(self, txid: int, *, in_flight: int) -> bool:
         """Return whether the limits allow the new `txid` to be planned now; asked before the source is."""
         previous, planner = self.planning.document(txid - 1), self.planning.planner
         wait = max(0.0, self._next_start - self._monotonic()) if self._options.min_interval else 0.0
-        if self.past(txid) or (self._options.bounded and self._covered(previous)):
+        covered = self._seen_empty if self._mark is None else planner.reached(previous, self._mark)
+        if self.past(txid) or (self._options.bounded and covered):
             self.closed = True
         elif not (in_flight >= self.width or self.full or self.blocked or wait) and not (
             self._data_only and planner.caught_up(previous)
@@ -242,10 +241,6 @@ class Flow:
         if wait:
             self._wake_in(wait)
         return False
-
-    def _covered(self, previous: Any) -> bool:
-        """Return whether all that the source held at the start is read with the document `previous`."""
-        return self._seen_empty if self._mark is None else self.planning.planner.reached(previous, self._mark)
 
     def past(self, txid: int) -> bool:
         """Return whether `txid` is beyond `until_txid`, a limit that applies to replays too."""
@@ -476,9 +471,13 @@ class Flow:
             )
 
     def outlived(self, last: int) -> list[Op]:
-        """Return the ledger deletions for P8 of a group up to `last`: older metadata, failure records up to `last`."""
+        """Return the ledger deletions for P8 (complete) of a group up to `last`; called on the publishing thread.
+
+        They are failure records up to `last`, and the metadata of all txids before it: the next txid is planned from
+        that of `last`.
+        """
         failed = [Delete(names.failure_path(txid)) for txid in self._retry.forget(last)]
-        return [*self.planning.outlived(last), *failed]
+        return [*(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last), *failed]
 
     def committed(self, txns: Sequence[Txn]) -> None:
         """Forget the committed transactions; the timers of the last one replace all earlier ones."""

@@ -25,8 +25,6 @@ from txstorm.engine.port import BATCH, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
 from txstorm.lanes import THREADS, Lanes
-from txstorm.ledger import paths as names
-from txstorm.ledger.port import Delete, Op
 from txstorm.spouts.executors import planner
 from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting, without_waiting
 from txstorm.spouts.port import ReadKept, SpoutPlanner
@@ -317,22 +315,9 @@ class Planning:
         if waiting:
             meta = self.metas[last]
             self.metas[last] = meta._replace(document=with_waiting(meta.document, waiting))
-        self.planner.committed(self.document(last))
-        self.forget(last)
-
-    def outlived(self, last: int) -> list[Op]:
-        """Return the ledger operations for P8 (complete) that delete the metadata of all txids before `last`.
-
-        The metadata of `last`, the last txid of the group, is kept because the next txid is planned from it.
-        """
-        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
-
-    def forget(self, before: int) -> list[int]:
-        """Discard the metadata of the txids below `before`; return those txids."""
-        old = [txid for txid in self.metas if txid < before]
-        for txid in old:
+        self.planner.committed(self.metas[last].document)
+        for txid in [txid for txid in self.metas if txid < last]:
             del self.metas[txid]
-        return old
 
 
 class Pins:

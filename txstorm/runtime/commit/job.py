@@ -112,7 +112,15 @@ class CommitJobs:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
             OSError: a file cannot be read or written.
         """
-        components, shares = self._shares(txn, turn)
+        components: list[str] = []
+        shares: list[CommitShare] = []  # one per task; the driver runs the committers that cannot be divided
+        for name in self.of(txn):
+            try:
+                shares += self._shares_of(name, txn, turn)
+            except StateError as error:  # the key fields of the input do not have the types of the state's key
+                log.warning("txid %s: %s commits in the driver, large as it is: %s", txn.attempt, name, error)
+            else:
+                components.append(name)
         if not shares:
             return JobResult()
         txid_input = replace(txn.input, document=None, payload=None)
@@ -153,19 +161,6 @@ class CommitJobs:
             if answer.error is not None:
                 raise CommitFailed(answer.error)
         return answers
-
-    def _shares(self, txn: Txn, turn: Turn) -> tuple[tuple[str, ...], list[CommitShare]]:
-        """Divide large committers into shares, one per task; the driver runs the committers that cannot be divided."""
-        components: list[str] = []
-        shares: list[CommitShare] = []
-        for name in self.of(txn):
-            try:
-                shares += self._shares_of(name, txn, turn)
-            except StateError as error:  # the key fields of the input do not have the types of the state's key
-                log.warning("txid %s: %s commits in the driver, large as it is: %s", txn.attempt, name, error)
-            else:
-                components.append(name)
-        return tuple(components), shares
 
     def _shares_of(self, name: str, txn: Txn, turn: Turn) -> list[CommitShare]:
         edges, tasks = self._program.edges, range(self._program.components[name].parallelism)

@@ -155,26 +155,27 @@ class CommitLine:
         self._number += 1
         number = self._number
 
-        def tell(ended: Turn | BaseException) -> None:
-            self._back(lambda: self._ended(ended) if number == self._number else None)  # else of an abandoned thread
-
-        def conclude(turn: Turn) -> None:
-            try:
-                self.conclude(turn)
-            except BaseException as error:  # noqa: BLE001 - ends the run
-                tell(error)
-            else:
-                tell(turn)
-
         def work() -> None:
             try:
                 turn = finish()
             except BaseException as error:  # noqa: BLE001 - ends the run, or its thread was abandoned
-                tell(error)
+                self._back(partial(self._tell, number, error))
             else:
-                self._publish_lane.queue(partial(conclude, turn))
+                self._publish_lane.queue(partial(self._publish, number, turn))
 
         self._commit_lane.queue(work)
+
+    def _publish(self, number: int, turn: Turn) -> None:
+        ended: Turn | BaseException = turn
+        try:
+            self.conclude(turn)
+        except BaseException as error:  # noqa: BLE001 - ends the run
+            ended = error
+        self._back(partial(self._tell, number, ended))
+
+    def _tell(self, number: int, ended: Turn | BaseException) -> None:
+        if number == self._number:  # else its thread was abandoned, and another one has the group
+            self._ended(ended)
 
     def early(self, txns: Iterable[Txn], *, finish: bool) -> None:
         """Have committers work on `txns` before their turn; repeated calls with the same ones have no further effect.
@@ -348,34 +349,26 @@ class CommitLine:
         self.reached = first - 1
         self._early_turn = turn if turn.finished else None
 
-    def _take_early(self, txns: Sequence[Txn]) -> Turn | None:
-        """Return the turn in which the first of `txns` finished early, which is now their group's; None if none did.
-
-        If attempts other than those of the group finished early, their rows are dropped.
-        """
-        turn, self._early_turn = self._early_turn, None
-        if turn is None:
-            return None
-        tried = turn.tried
-        if tried and tried == [txn.input.attempt for txn in txns[: len(tried)]]:
-            turn.early = False
-            return turn
-        turn.tables.drop_from(min([*tried, txns[0].input.attempt]).txid)
-        return None
-
     # -- P5, on the commit thread -------------------------------------------------------------------------------
 
     def finish(self, txns: Sequence[Txn]) -> Turn:
         """Finish a group in order, except those txids that finished early: P5 without staging.
 
         A large commit always forms a group by itself. If the group is cut short for this reason, the coordinator
-        commits the remaining txids in a later group.
+        commits the remaining txids in a later group. If other attempts than those of the group finished early, their
+        rows are dropped.
         """
         txns = self._large.together(txns)
         first = txns[0].input.attempt.txid
         if self.letter_limit is not None:
             self.letter_limit.settled(first - 1)
-        turn = self.turn = self._take_early(txns) or Turn(self._store.group(first), self._lanes)
+        turn, self._early_turn = self._early_turn, None
+        tried = [] if turn is None else turn.tried
+        if turn is not None and (not tried or tried != [txn.input.attempt for txn in txns[: len(tried)]]):
+            turn.tables.drop_from(min([*tried, txns[0].input.attempt]).txid)
+            turn = None
+        turn = self.turn = turn or Turn(self._store.group(first), self._lanes)
+        turn.early = False
         with seldom_collected(), turn.timed("finish"):
             faults.point("p5.before")
             self._finish(txns[len(turn.finished) :], turn)

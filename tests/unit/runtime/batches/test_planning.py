@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_samples import Clock, PaperEngine, Plans, Source, flow_of
+from runtime_samples import Clock, PaperEngine, Source, flow_of
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.books.books import Books
+from txstorm.books.records import Meta
 from txstorm.coordinator.machine import Config, initial
 from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.errors import SpoutError
@@ -148,18 +149,20 @@ def test_extents_of_a_failed_txid_are_kept_if_its_replay_must_be_exact(opaque: b
     assert desk.books.metas()[1].document["parts"] == (None if opaque else {"0": {"batch": 7}})
 
 
-def test_forget_returns_the_txids_of_removed_plans(desk: Desk) -> None:
+def test_of_committed_txids_the_last_plan_stays_from_which_the_next_one_is_made(desk: Desk) -> None:
     planning = planned(desk, Source(5), 3)
-    assert planning.forget(3) == [1, 2]
-    assert planning.forget(3) == []
-    assert planning.document(3) == {"taken": 3}
+    for _ in range(2):
+        planning.committed(3)
+        assert {txid: meta.document for txid, meta in planning.metas.items()} == {3: {"taken": 3}}
 
 
 class Office:
     def __init__(self, *, pending: int = 8, pack: int | None = None, limit: int = 2) -> None:
         self.engine, self.done = PaperEngine(), []
-        self.flow = flow_of(Plans(), self.engine, pending=pending, pack=pack, jobs=limit, held_bytes=0)
-        self.flow.open(1, self.done.append, lambda txid, error: None, lambda seconds: None)
+        self.flow = flow_of(Source(99), self.engine, pending=pending, pack=pack, jobs=limit, held_bytes=0)
+        self.flow.open(1, self.done.append, print, print)
+        for txid in range(1, 13):
+            self.flow.planning.plan(txid, replay=False)
 
     def add(self, *txids: int, attempt: int = 1) -> None:
         for txid in txids:
@@ -251,76 +254,49 @@ def hold(flow: Flow, txid: int, size: int) -> None:
     flow.ready[txid] = Txn(TxidInput(attempt, None, 0), Processed(attempt), size=size)
 
 
-def gate(source: Source, **options: Any) -> Flow:
-    return flow_of(Plans(source), **options)
-
-
 def opens(flow: Flow, txid: int = 1, taken: int | None = None, in_flight: int = 0) -> bool:
-    flow.planning.documents = {txid - 1: None if taken is None else {"taken": taken}}
-    flow.planning.document = flow.planning.documents.get
+    flow.planning.metas = {} if taken is None else {txid - 1: Meta({"taken": taken}, 0)}
     return flow.opens(txid, in_flight=in_flight)
 
 
 def test_window_bytes_in_flight_unpublished_groups_min_interval_and_until_txid_limit_admission() -> None:
-    flow = gate(Source(9), held_bytes=100, pending=4)
-    assert opens(flow, in_flight=3)
-    assert not opens(flow, in_flight=4)
-    hold(flow, 1, 60)
-    hold(flow, 2, 40)
-    assert opens(flow)
-    hold(flow, 3, 1)
-    assert not opens(flow)
+    flow = flow_of(Source(9), held_bytes=100, pending=4)
+    assert [opens(flow, in_flight=number) for number in (3, 4)] == [True, False]
+    for txid, size in ((1, 60), (2, 40), (3, 1)):
+        hold(flow, txid, size)
+        assert opens(flow) is (txid < 3)
     flow.discard([TransactionAttempt(2, 1), TransactionAttempt(9, 1)])
     assert opens(flow)
-    flow.blocked = True  # a decided group cannot be published
-    assert not opens(flow)
-    flow.blocked = False
-    assert opens(flow)
+    for flow.blocked in (True, False):  # a decided group cannot be published
+        assert opens(flow) is not flow.blocked
     assert not flow.closed
-    clock, waits = Clock(), []
-    flow = gate(Source(9), monotonic=clock, min_interval=10)
+    clock, waits, opened = Clock(), [], []
+    flow = flow_of(Source(9), monotonic=clock, min_interval=10)
     flow.open(1, print, print, waits.append)
-    assert opens(flow)
-    assert not opens(flow)
-    clock.now += 9
-    assert not opens(flow)
-    assert waits == [10, pytest.approx(1)]
-    clock.now += 1
-    assert opens(flow)
-    assert not opens(flow)
-    flow = gate(Source(9), until_txid=2)
-    assert opens(flow, 2)
-    assert not flow.closed
-    assert not opens(flow, 3)
-    assert flow.closed
+    for seconds in (0, 0, 9, 1, 0):
+        clock.now += seconds
+        opened.append(opens(flow))
+    assert opened == [True, False, False, True, False]
+    assert waits == [10, pytest.approx(1), 10]
+    flow = flow_of(Source(9), until_txid=2)
+    assert [opens(flow, 2), flow.closed, opens(flow, 3), flow.closed] == [True, False, False, True]
     assert [flow.past(txid) for txid in (1, 2, 3)] == [False, False, True]
 
 
-def test_available_now_ends_at_present_data_until_txid_or_an_empty_batch_and_data_only_stays_open() -> None:
-    source = Source(2)
-    flow = gate(source, bounded=True)
-    source.held = 5
-    assert opens(flow, 1)
-    assert opens(flow, 2, taken=1)
-    assert not opens(flow, 3, taken=2)
-    assert flow.closed
-    flow = gate(Source(0), bounded=True)  # an empty source
-    assert not opens(flow)
-    assert flow.closed
-    for until, held in ((1, 5), (5, 1)):
-        flow = gate(Source(held), bounded=True, until_txid=until)
-        assert opens(flow, 1)
-        assert not opens(flow, 2, taken=1)
+def test_available_now_ends_at_present_data_or_until_txid_and_data_only_stays_open() -> None:
+    for held, until, most in ((2, None, 2), (0, None, 0), (5, 1, 1), (1, 5, 1)):
+        flow = flow_of(source := Source(held), bounded=True, until_txid=until)
+        source.held += 3
+        assert [opens(flow, txid, txid - 1 or None) for txid in range(1, most + 2)] == [True] * most + [False]
         assert flow.closed
-    source = Source(1)
-    flow = gate(source)
+    flow = flow_of(source := Source(1))
     assert opens(flow, 2, taken=1)
     flow.wait_for_all(Future(), STATE)
     assert not opens(flow, 2, taken=1)
     assert not flow.closed
     source.held = 2
     assert opens(flow, 2, taken=1)
-    flow = gate(Source(tells=False))
+    flow = flow_of(Source(tells=False))
     flow.wait_for_all(Future(), STATE)
     assert opens(flow, 2, taken=1)  # a source without marks is polled
 
@@ -341,13 +317,9 @@ def test_a_source_without_marks_has_been_read_when_a_batch_is_empty(tuples: int,
     [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
 )
 def test_pack_size_with_a_fixed_window(pending: int, limit: int | None, width: int, pack: int) -> None:
-    flow = window(pending, limit)
+    flow = flow_of(Source(), pending=pending, pack=limit)
     took(flow, 0.1, 0.09, 1)
     assert (flow.width, flow.pack_size) == (width, pack)
-
-
-def window(pending: int | None, limit: int | None) -> Flow:
-    return flow_of(Plans(), pending=pending, pack=limit)
 
 
 def took(flow: Flow, seconds: float, work: float, txids: int) -> None:
@@ -363,12 +335,12 @@ def short_jobs(flow: Flow, jobs: int = 20) -> tuple[int, int]:
 
 
 def test_packs_grow_while_full_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
-    assert short_jobs(window(5, None), 4) == (5, 5)  # they fill a fixed window
-    flow = window(None, 3)  # max_pack_txids bounds them
+    assert short_jobs(flow_of(Source(), pending=5), 4) == (5, 5)  # they fill a fixed window
+    flow = flow_of(Source(), pack=3)  # max_pack_txids bounds them
     for _ in range(20):
         took(flow, 0.1, 0.0, 128)
     assert flow.pack_size == 3
-    flow = window(None, None)
+    flow = flow_of(Source())
     assert (flow.width, flow.pack_size) == (8, 1)
     assert short_jobs(flow) == (256, 128)
     took(flow, 3.5, 3.0, 128)
@@ -381,7 +353,7 @@ def test_packs_grow_while_full_jobs_do_little_work_and_shrink_when_they_take_lon
     for size in (32, 16, 8, 4, 2):
         took(flow, 3.5, 3.0, size)
     assert (flow.width, flow.pack_size) == (32, 1)  # the window shrinks later
-    flow = window(None, None)
+    flow = flow_of(Source())
     took(flow, 0.1, 0.09, 1)
     assert flow.pack_size == 1
     flow.pack = 8

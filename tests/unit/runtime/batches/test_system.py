@@ -2,10 +2,11 @@
 
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from runtime_samples import Plans, flow_of
+from runtime_samples import Source, flow_of
 from topology_samples import Silent
 
 from txstorm import Committer, TransactionalTopologyBuilder
@@ -19,27 +20,22 @@ from txstorm.runtime.batches.txn import Txn
 from txstorm.spouts import MemoryTransactionalSpout
 
 
-class World(Plans):
-    """Clocks, and plans."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 0.0
-
-
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Any:
+    """Return the clocks, which only the test moves."""
+    return SimpleNamespace(micros=0, seconds=0.0)
 
 
-def system(world: World, currtx: int = 1, **options: Any) -> Flow:
-    flow = flow_of(world, **{"monotonic": lambda: world.seconds, "timers": True, **options})
+def system(world: Any, currtx: int = 1, **options: Any) -> Flow:
+    options = {"monotonic": lambda: world.seconds, "timers": True, **options}
+    flow = flow_of(Source(99), now=lambda: world.micros, **options)
+    flow.planning.plan(currtx - 1, replay=False)
     flow.open(currtx, print, print, print)
     return flow
 
 
 def committed(flow: Flow, timers: list[int]) -> None:
-    attempt = TransactionAttempt(1, 1)
+    attempt = TransactionAttempt(max(flow.planning.metas), 1)
     flow.committed([Txn(TxidInput(attempt, None, 0), Processed(attempt), timers=timers)])
 
 
@@ -52,7 +48,7 @@ def test_a_heartbeat_is_due_at_its_time_while_nothing_is_in_flight(world):
     world.micros = 3_000_000
     assert not made.plan_system(2, idle=False, replay=False)
     assert made.plan_system(2, idle=True, replay=False)
-    assert world.kinds == {2: "heartbeat"}
+    assert made.planning.kind(2) == "heartbeat"
     committed(made, [5])
     committed(made, [])  # a transaction without timers cancels them
     assert made.until_heartbeat() is None
@@ -85,7 +81,7 @@ def test_the_end_of_input_follows_the_last_data(world):
     assert not made.plan_system(4, idle=True, replay=False)
     made.closed = True
     assert made.plan_system(4, idle=False, replay=False)
-    assert world.kinds == {4: "end"}
+    assert made.planning.kind(4) == "end"
 
 
 class Pinning(Silent, Committer):
