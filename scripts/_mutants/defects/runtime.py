@@ -188,6 +188,26 @@ self._line.open(
 """,
     ),
     Mutant(
+        "a_txid_finishes_early_behind_a_gap",
+        "CommitLine.finish_early",
+        "txid != self.reached + 1",
+        "txid <= self.reached",
+        "tests/unit/runtime/commit/test_line.py",
+    ),
+    Mutant(
+        "rows_of_other_attempts_that_finished_early_stay",
+        "CommitLine.finish",
+        "turn.tables.drop_from(min([*tried, txns[0].input.attempt]).txid)",
+        "pass",
+        "tests/unit/runtime/commit/test_line.py",
+    ),
+    Mutant(
+        "an_abandoned_thread_goes_on_with_its_turn",
+        "Turn._check",
+        "self._abandoned",
+        "False",
+    ),
+    Mutant(
         "a_jump_of_the_clock_holds_nothing",
         "Flow.plan",
         "self._clock.holds() and not fixed",
