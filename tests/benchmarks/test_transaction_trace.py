@@ -12,6 +12,5 @@ MOST = {"functions": 469, "files": 87, "calls": 1059}
 
 def test_a_transaction_stays_within_its_budget():
     command = [sys.executable, "-m", "benchmarks.transaction_trace", "--figures"]  # threads of its own, all traced
-    answer = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    figures = json.loads(answer.splitlines()[-1])
+    figures = json.loads(subprocess.check_output(command, cwd=ROOT).splitlines()[-1])
     assert {name: figures[name] for name, most in MOST.items() if figures[name] > most} == {}

@@ -62,10 +62,8 @@ class Line:
         """Finish a group, in which nothing more fails; return whether it takes the early turn over."""
         self.fails = ""
         turn = self.line.finish([txn(text) for text in texts])
-        done = [one.attempt for one in turn.finished] + ([turn.failed[0]] if turn.failed else [])
-        assert done == [txn(text).attempt for text in texts][: len(done)]
+        assert turn.tried == [txn(text).attempt for text in texts][: len(turn.tried) if turn.failed else None]
         assert not turn.early
-        assert len(done) == len(texts) or turn.failed
         return turn is self.turn
 
 
