@@ -1,10 +1,17 @@
-"""Fakes of a source, an engine and a clock."""
+"""Fakes of a source, an engine and a clock; a flow of transactions over them."""
 
 from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from txstorm.api.spout import NOT_READY
+from txstorm.books.books import Books
 from txstorm.engine.port import Pack, Processed
+from txstorm.ledger.memory import MemoryLedger
+from txstorm.runtime.batches.flow import Flow, FlowOptions
+from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.failures import Failure
 from txstorm.spouts.port import SpoutPlanner
 
 
@@ -32,6 +39,9 @@ class Source(SpoutPlanner):
             return NOT_READY
         return {"taken": taken + 1, "parts": None} if self.task_planned else {"taken": taken + 1}
 
+    def skip(self, previous: Any) -> Any:
+        return previous or {"taken": 0}
+
     def payload(self, document: Any) -> Any:
         return ["payload", document["taken"]]
 
@@ -54,15 +64,10 @@ class Source(SpoutPlanner):
 class PaperEngine:
     """A fake engine that records the packs it receives; the test completes them."""
 
-    name = "paper"
-
     def __init__(self) -> None:
         self.packs: list[Pack] = []
         self.futures: list[Future[list[Processed]]] = []
         self.cancelled: list[Future[list[Processed]]] = []
-
-    def start(self, program: Any) -> None:
-        pass
 
     def submit(self, pack: Pack) -> Future[list[Processed]]:
         self.packs.append(pack)
@@ -72,8 +77,15 @@ class PaperEngine:
     def cancel(self, future: Future[list[Processed]]) -> None:
         self.cancelled.append(future)
 
-    def describe(self) -> dict[str, Any]:
-        return {}
 
-    def close(self) -> None:
-        pass
+def flow_of(source: Source | Planning, engine: Any = None, now: Any = lambda: 0, **options: Any) -> Flow:
+    """Return a flow over a source, or plans, whose txids have not failed; `options`: see `FlowOptions`."""
+    if isinstance(source, Source):
+        books = Books(MemoryLedger(), Path())
+        books.raise_epoch()
+        source = Planning(books, source, now)
+    program: Any = SimpleNamespace(spout="spout", frame_sinks=(), work_of=lambda busy: sum(busy.values()))
+    retry: Any = SimpleNamespace(divert=lambda txid: (), failure=lambda txid: Failure())
+    clock: Any = SimpleNamespace(holds=lambda: False)
+    limits = FlowOptions(**{"monotonic": Clock(), **options})
+    return Flow(source, engine or PaperEngine(), program, retry, clock, limits)

@@ -21,7 +21,7 @@ from txstorm.api.external import Mark
 from txstorm.api.state import SinkTable
 from txstorm.clients.kafka.producer import KafkaWriter
 from txstorm.errors import AwayError, BlockedError, FencedError, InputError
-from txstorm.runtime.commit.publisher import Publisher
+from txstorm.runtime.commit.publication import Publisher
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.state.commit_group import CommitTables

@@ -137,15 +137,12 @@ def checked_path(path: str, *, root: bool = False) -> str:
     """Return `path` if it is well-formed, or if it is empty and `root` is true; raise `InputError` otherwise."""
     if root and not path:
         return path
-    if any(segment in ("", ".", "..") for segment in path.split("/")) or "\0" in path or not _is_unicode(path):
+    odd = "\0" in path or (not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path))
+    if odd or any(segment in ("", ".", "..") for segment in path.split("/")):
         raise InputError(
             f"ledger path {path!r}: expected names joined by '/', none empty, '.' or '..', without NUL and surrogates"
         )
     return path
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def check_ops(ops: Sequence[Op]) -> None:

@@ -19,7 +19,7 @@ from txstorm.replay.compare import ReplayVerdict, compared
 from txstorm.replay.ranges import Result, Span
 from txstorm.replay.recording import Recorded, Recording, Source, opened_source
 from txstorm.replay.scratch_tables import ReplayTables
-from txstorm.runtime.commit.outcome import batch_digest
+from txstorm.runtime.batches.txn import batch_digest
 from txstorm.topology.graph import Topology
 from txstorm.user_code import Caught, ignore
 

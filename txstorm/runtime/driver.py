@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from txstorm.api.attempt import EPOCH_BITS, TransactionAttempt
@@ -18,20 +18,19 @@ from txstorm.coordinator import commands as cmd
 from txstorm.coordinator import events as ev
 from txstorm.coordinator import journal
 from txstorm.coordinator.machine import Config, Mode, State, initial, step
-from txstorm.engine.port import SOURCE, ErrorRow, Pack, Processed
+from txstorm.engine.port import ErrorRow, Processed
 from txstorm.engine.spill import sweep_spilled
-from txstorm.engine.task.commit_phase import CommitFailed, input_bytes
-from txstorm.engine.task.error_rows import RAISED
-from txstorm.errors import EngineError, FailedException, InputError, without_advice
+from txstorm.engine.task.commit_phase import CommitFailed
+from txstorm.errors import EngineError, InputError, without_advice
 from txstorm.lanes import Flag
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.batches.packs import Job, PackQueue
-from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch, batch_digest, progress_list
-from txstorm.runtime.commit.thread import CommitThread
+from txstorm.runtime.batches.flow import Job
+from txstorm.runtime.batches.txn import Txn
+from txstorm.runtime.commit.turn import Turn
 from txstorm.runtime.companion import CommandHandler, Companion, CompanionSite
 from txstorm.runtime.control import CORE_COMMANDS, Control, with_commands
 from txstorm.runtime.failures import Warnings, batch_failure, letters_failure, spout_failure, spout_row
-from txstorm.runtime.loop import LONGEST, Loop, Waiters
+from txstorm.runtime.loop import LONGEST, Loop
 from txstorm.runtime.maintenance import Upkeep
 from txstorm.runtime.session import Session
 from txstorm.runtime.snapshots import Snapshots
@@ -52,7 +51,7 @@ class PhaseEnds:
     """
 
     processed: Callable[[TransactionAttempt], None]
-    commit: Callable[[list[ProcessedBatch]], None]
+    commit: Callable[[list[Txn]], None]
     discarded: Callable[[list[TransactionAttempt]], None]
 
 
@@ -71,7 +70,6 @@ class Driver:
         commands: name → handler of the life-cycle commands.
 
     Attributes:
-        jobs: the queue of packs, and the running jobs.
         control: answers life-cycle requests of other processes.
         snapshots: takes snapshots at clocks of the source.
         companion: what the front end of the topology adds to the run.
@@ -87,29 +85,22 @@ class Driver:
         commands: Mapping[str, CommandHandler[Any]] = CORE_COMMANDS,
     ) -> None:
         self._session, self._monitor = session, monitor
-        self._planning = session.planning
-        self._gate = session.gate
-        self._system = session.system
-        self._window = session.window
+        self._planning, self._flow, self._line = session.planning, session.flow, session.line
         config = session.machine_config()
         self._loop: Loop[State, ev.Event, cmd.Command] = Loop(
             step, initial(config), self._carry_out, session.lanes, self._record(config), monitor.watch
         )
-        self._ready: dict[int, ProcessedBatch] = {}
         self._wake_set = False
-        self._draining = False
         self._attempts = session.books.epoch << EPOCH_BITS
-        self._commits = CommitThread(session.committer, self._commit_ended, self._ahead_ended, session.lanes)
-        self._plan_after = 0.0
+        self._line.open(self._loop.put, self.group_done, self._failed_early)
         self._failure: BaseException | None = None
         self.doom: BaseException | None = None
-        self._ends = ends or PhaseEnds(self.processed, self._commit_group, lambda dead: None)
+        self._ends = ends or PhaseEnds(self.processed, self._line.commit, lambda dead: None)
         self._committing = 0
         self._upkeep = Upkeep(
-            session.store.upkeep, self._commits.in_turn, self._loop.put, self._fail, session.lanes, session.retention
+            session.store.upkeep, self._line.in_turn, self._loop.put, self._fail, session.lanes, session.retention
         )
-        self._waiters = Waiters(session.planning)
-        self.snapshots = Snapshots(session, lambda: self.state, self._commits.in_turn, self._loop.put, self._fail)
+        self.snapshots = Snapshots(session, lambda: self.state, self._line.in_turn, self._loop.put, self._fail)
         self.companion: Companion = session.companion
         self._loop.longest = min(self._loop.longest, self.companion.every)
         handlers = with_commands(self.companion.commands(), commands)
@@ -117,21 +108,12 @@ class Driver:
         self.control.companion, self.control.snapshots = self.companion, self.snapshots
         self.stopping = stopping
         self._warnings = Warnings(log)
-        self.jobs = PackQueue(
-            session.engine,
-            session.window,
-            self._make_pack,
-            lambda job: self._loop.put(lambda: self._job_done(job)),
-            limit=1 if session.planning.planner.task_planned else session.settings.max_jobs,
-            monotonic=session.lanes.monotonic,
-            full=lambda: session.gate.full,
-        )
         monitor.at_work = self.at_work
 
     def at_work(self) -> tuple[WorkProgress, ...]:
         """Return how far the commit and the job are that have been going on for longer than `LONG`. Thread-safe."""
-        turn = self._session.committer.turn
-        found = (None if turn is None else turn.how_far(LONG), self.jobs.how_far(LONG))
+        turn = self._line.turn
+        found = (None if turn is None else turn.how_far(LONG), self._flow.how_far(LONG))
         return tuple(one for one in found if one is not None)
 
     @property
@@ -146,7 +128,7 @@ class Driver:
         try:
             self.open()
             if not self._finished():
-                self._commits.run(self._session.committer.warm_up)  # while the first transaction is processed
+                self._line.call(self._line.warm_up)  # while the first transaction is processed
             while not self._finished():
                 (self._loop.next(idle=self.state.idle) or self.pass_time)()
                 self._loop.drain()
@@ -163,22 +145,22 @@ class Driver:
 
     def close(self) -> None:
         """Cancel all jobs, and stop table upkeep and the commit threads; undecided work is dropped."""
-        self.jobs.give_up_all()
+        self._flow.give_up_all()
         self._upkeep.end()
-        self._commits.run(self._session.committer.close)
-        self._commits.close()
+        self._line.close()
         error = self._failure or sys.exception()
-        self._waiters.end(error)
+        self._flow.end(error)
         self.companion.close(error)
 
     def open(self) -> None:
         """Replay the undecided txids that have stored metadata, then plan new txids. Call once, first."""
         currtx = self._session.currtx
-        self._system.open(currtx)
-        stored = self._planning.open(currtx)
+        stored = self._flow.open(
+            currtx, lambda job: self._loop.put(lambda: self._job_done(job)), self._plan_failed, self._wake_in
+        )
         self.snapshots.open()
         self._loop.feed(ev.Opened(currtx, stored))
-        if self._input_ended(currtx):
+        if self._flow.ended(currtx):
             log.warning(
                 "the input of topology %s ended with txid %s, so nothing more is read; to continue, rewind it to a "
                 "txid before that: txstorm rewind",
@@ -195,31 +177,27 @@ class Driver:
         self.snapshots.look()
         self.companion.look()
         self._loop.feed(ev.Wake())
-        self._planning.save()
-        self.jobs.submit()
-        self._waiters.answer(self.state, waiting=self._system.waiting)
-        self._end_drain()
-
-    def _end_drain(self) -> None:
-        """Stop a draining run when all that it has read is committed, and no window end waits."""
-        waits = self._system.waiting and self.state.mode is Mode.ACTIVE and self.doom is None
-        if self._draining and self.state.drained and not waits:
-            self._draining = False
-            self._loop.feed(ev.Stopping(drain=True))
+        self._flow.submit(self.state.currtx)
+        self._flow.answer(self.state)
+        if self._flow.draining and self.state.drained:  # all that it has read is committed
+            waits = self._flow.waiting and self.state.mode is Mode.ACTIVE and self.doom is None
+            if not waits:  # for window ends
+                self._flow.draining = False
+                self._loop.feed(ev.Stopping(drain=True))
 
     def _finished(self) -> bool:
         if self.doom is not None and self.state.idle:
             self._fail(self.doom)
         if self._failure is not None:
             return not self._committing
-        if self.state.stopped or self._gate.past(self.state.currtx):
+        if self.state.stopped or self._flow.past(self.state.currtx):
             return not self.snapshots.busy
-        return self._gate.closed and self.state.drained and not (self._system.waiting or self.snapshots.busy)
+        return self._flow.closed and self.state.drained and not (self._flow.waiting or self.snapshots.busy)
 
     def _count_letters(self) -> None:
         """Check the dead-letter limit again when a run ends by itself, so that it also applies to a short input."""
         if self._failure is None and not self.stopping.is_set() and not self.state.stopped:
-            limit = self._session.committer.letter_limit
+            limit = self._line.letter_limit
             excess = None if limit is None else limit.at_end(self.state.currtx - 1)
             if excess is not None:
                 self._failure = letters_failure(excess, self._session.data_dir)
@@ -237,8 +215,7 @@ class Driver:
             call()
             self._look()
         while self._failure is None and self._loop.drain():
-            self._planning.save()
-            self.jobs.submit()
+            self._flow.submit(self.state.currtx)
         self._finished()
         if self._failure is not None:
             raise self._failure
@@ -265,17 +242,16 @@ class Driver:
             self._monitor.replayed()
             self._loop.feed(ev.Failed(*attempt))
 
-    def group_done(self, done: Future[GroupOutcome]) -> None:
-        """Process the outcome of the group that was handed over to be committed."""
+    def group_done(self, ended: Turn | BaseException) -> None:
+        """Process the end of the group that was handed over to be committed: its turn, or the error that ends all."""
         self._committing -= 1
-        if (error := done.exception()) is not None:
-            self._fail(error)
+        if isinstance(ended, BaseException):
+            self._fail(ended)
             return
-        outcome = done.result()
-        if outcome.committed:
-            self._committed(outcome)
-        if outcome.failed is not None:
-            self._user_failed(*outcome.failed)
+        if ended.finished:
+            self._committed(ended)
+        if ended.failed is not None:
+            self._user_failed(*ended.failed)
 
     # -- calls from other threads -------------------------------------------------------------------------------
 
@@ -287,7 +263,7 @@ class Driver:
 
     def _stop(self, *, drain: bool) -> None:
         if drain and any(one.timers for one in self._session.program.components.values()):
-            self._draining = True  # window ends that are due fire first, which takes further transactions
+            self._flow.draining = True  # window ends that are due fire first, which takes further transactions
         else:
             self._loop.feed(ev.Stopping(drain=drain))
 
@@ -301,12 +277,8 @@ class Driver:
         After this call, transactions start only if the source has new data.
         """
         done: Future[None] = Future()
-        self._loop.put(lambda: self._add_waiter(done))
+        self._loop.put(lambda: self._flow.wait_for_all(done, self.state))
         return done
-
-    def _add_waiter(self, done: Future[None]) -> None:
-        self._gate.data_only()
-        self._waiters.add(done, self.state)
 
     # -- events and commands ------------------------------------------------------------------------------------
 
@@ -323,9 +295,10 @@ class Driver:
             case cmd.Plan():
                 return self._plan(command)
             case cmd.Process():
-                self.jobs.add(TransactionAttempt(command.txid, command.attempt_id))
+                self._flow.add(TransactionAttempt(command.txid, command.attempt_id))
             case cmd.Commit():
-                self._commit(command)
+                self._committing += 1
+                self._ends.commit([self._flow.ready[txid] for txid in command.txids])
             case cmd.Discard():
                 self._discard(command)
             case cmd.Forget():
@@ -334,40 +307,15 @@ class Driver:
 
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
-        if self.doom is not None or self._session.lanes.monotonic() < self._plan_after:
-            return ev.NotReady(txid)
-        over = self._draining and not command.replay and not self._system.waiting
-        if over or self._gate.past(txid) or self._input_ended(txid) or self._clock_holds(command):
-            return ev.NotReady(txid)
-        if command.replay and not self._planning.is_at_hand(txid):
-            return ev.NotReady(txid)
-        asked = not self._system.asked and self._may_read(txid, replay=command.replay)
         try:
-            read = asked and self._planning.plan(txid, replay=command.replay)
-            planned = read or self._system.plan(txid, idle=self.state.idle, replay=command.replay)
-        except FailedException as error:
-            log.info("txid %s: the spout's coordinator raised %r; retrying later", txid, error)
-            return ev.NotReady(txid)
-        except RAISED as error:
-            self._plan_failed(txid, error)
-            return ev.NotReady(txid)
-        if asked and not read and self._planning.bound(txid) is None:  # otherwise it may have data that is held back
-            self._waiters.dry = True
-            self._gate.saw(0)  # an empty batch, for a source without a latest offset
+            planned = self.doom is None and self._flow.plan(txid, self.state, replay=command.replay)
+        except InputError as error:  # the machine's clock is refused
+            self.doom, planned = error, False
         if not planned:
-            self._wake_in(self._system.wait())
             return ev.NotReady(txid)
         self._attempts += 1
         recorded = self._planning.planner.recorded(txid)
         return ev.Planned(txid, self._attempts if recorded is None else recorded.attempt_id)
-
-    def _clock_holds(self, command: cmd.Plan) -> bool:
-        """Return whether the transaction has no stamp yet, and can get none now; a clock that is refused is the end."""
-        try:
-            return self._session.clock.holds() and not (command.replay and self._planning.is_fixed(command.txid))
-        except InputError as error:
-            self.doom = error
-            return True
 
     def _plan_failed(self, txid: int, error: BaseException) -> None:
         """Retry planning `txid` later if the policy allows; else end the topology once those in flight commit."""
@@ -379,35 +327,12 @@ class Driver:
             self.doom = spout_failure(error, spout, txid)
             return
         log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
-        self._plan_after = self._session.lanes.monotonic() + decision.delay
+        self._flow.pause(decision.delay)
         self._loop.timers.later(decision.delay, self._woken)
 
-    def _may_read(self, txid: int, *, replay: bool) -> bool:
-        """Return whether `txid` may have data, or is a replay whose plan is stored."""
-        planner = self._planning.planner
-        if self._planning.kind(txid - 1) == "end" and planner.recorded(txid) is None:
-            return replay and not planner.opaque
-        return replay or (not self._draining and self._opens(txid))
-
-    def _opens(self, txid: int) -> bool:
-        previous = self._planning.document(txid - 1)
-        opens = self._gate.opens(txid, previous, in_flight=len(self.state.entries), width=self._window.width)
-        if not opens:
-            self._wake_in(self._gate.wait())
-        return opens
-
-    def _input_ended(self, txid: int) -> bool:
-        """Return whether the input has ended before `txid`; no transaction is admitted then.
-
-        While the end of input goes on, because ends of windows wait, only its further transactions are.
-        """
-        ended = self._planning.ended(txid - 1)
-        self._gate.closed = self._gate.closed or ended
-        return ended
-
-    def _wake_in(self, seconds: float | None) -> None:
+    def _wake_in(self, seconds: float) -> None:
         """Plan again in `seconds`, if that is before the source would be polled anyway."""
-        if seconds and seconds < LONGEST and not self._wake_set:
+        if seconds < LONGEST and not self._wake_set:
             self._wake_set = True
             self._loop.timers.later(seconds, self._woken)
 
@@ -416,24 +341,19 @@ class Driver:
 
     def _discard(self, command: cmd.Discard) -> None:
         dead = [TransactionAttempt(*pair) for pair in zip(command.txids, command.attempt_ids, strict=True)]
-        for attempt in dead:
-            self._ready.pop(attempt.txid, None)
-            self._gate.release(attempt.txid)
-        self.jobs.discard(dead)
-        self._commits.forget(dead)
+        self._flow.discard(dead)
+        self._line.forget(dead)
         self._ends.discarded(dead)
 
     # -- processing ---------------------------------------------------------------------------------------------
 
-    def _make_pack(self, attempts: list[TransactionAttempt]) -> Pack:
-        pack = self._planning.pack(attempts, self.state.currtx - 1, self._session.retry.divert)
-        return replace(pack, place=self._session.store.staging_place) if self._session.program.frame_sinks else pack
-
     def _current(self, attempt: TransactionAttempt) -> bool:
-        return self.state.active.get(attempt.txid, (None,))[0] == attempt.attempt_id
+        state = self.state
+        place = attempt.txid - state.currtx
+        return 0 <= place < len(state.entries) and state.entries[place].attempt_id == attempt.attempt_id
 
     def _job_done(self, job: Job) -> None:
-        if not self.jobs.finish(job) or self._failure is not None:
+        if not self._flow.finish(job) or self._failure is not None:
             return
         try:
             outcomes = job.future.result()
@@ -444,8 +364,7 @@ class Driver:
             self._fail(error)
             return
         seconds = self._session.lanes.monotonic() - job.started
-        work = sum(self._session.program.work_of(outcome.busy) for outcome in outcomes)
-        self._window.job_took(seconds, work, len(job.attempts))
+        self._flow.job_took(seconds, [outcome.busy for outcome in outcomes], len(job.attempts))
         good = [outcome for outcome in outcomes if outcome.error is None and self._current(outcome.attempt)]
         for place, outcome in enumerate(good):
             if (misread := self._planning.misread(outcome)) is not None:  # the txids before it are committed
@@ -460,33 +379,11 @@ class Driver:
 
     def _take_processed(self, job: Job, good: list[Processed], seconds: float) -> None:
         try:
-            self._planning.processed(good)
+            self._flow.processed(job, good, seconds)
         except Exception as error:  # noqa: BLE001 - a spout that replays a different batch, or a lost ledger
             self._fail(error)
             return
         self.companion.processed(good)
-        inputs = {txid_input.attempt: txid_input for txid_input in job.pack.inputs}
-        for outcome in good:
-            txid = outcome.attempt.txid
-            document = self._planning.document(txid)
-            txid_input = inputs[outcome.attempt]
-            # A dead-lettered batch had data, even if none of it was emitted; a system transaction says nothing of that.
-            if not txid_input.facts.system:
-                left_out = len(txid_input.divert) + len(outcome.diverted)
-                self._gate.saw(outcome.counts.get(self._session.program.spout, 0) or left_out)
-            failed = self._session.retry.failure(txid)
-            self._ready[txid] = ProcessedBatch(
-                txid_input,
-                outcome,
-                batch_digest(outcome.digests),
-                document,
-                job_seconds=seconds,
-                pack=len(job.attempts),
-                failure=failed.error if SOURCE in txid_input.divert and failed.row is not None else None,
-                failures=failed.count,
-                cause=failed.cause if failed.count else None,
-            )
-            self._gate.hold(txid, input_bytes(outcome.cargo))
         for outcome in reversed(good):  # the lowest txid last: a larger group is then ready when its turn comes
             self._ends.processed(outcome.attempt)
 
@@ -504,7 +401,7 @@ class Driver:
             return
         if len(job.attempts) > 1:
             log.warning("txids %s-%s: %s; retrying in smaller packs", alive[0].txid, alive[-1].txid, cause)
-            self.jobs.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
+            self._flow.cap(max(1, len(job.attempts) // 2), job.attempts[-1].txid)
             self.lost(alive[0], cause)
         else:
             self._user_failed(alive[0], ErrorRow("the worker", 0, "lost", "EngineError", cause, "", ""))
@@ -512,10 +409,10 @@ class Driver:
     def _expire(self, now: float) -> None:
         settings = self._session.settings
         timeout = settings.batch_timeout if settings.enable_timeouts else None
-        self._commits.expire(timeout, stopping=self.stopping.is_set())
+        self._line.expire(timeout, stopping=self.stopping.is_set())
         if timeout is None:
             return
-        for job in self.jobs.give_up_since(now - timeout):
+        for job in self._flow.give_up_since(now - timeout):
             self._job_failed(job, f"no result within batch_timeout={timeout} s")
 
     def _user_failed(self, attempt: TransactionAttempt, row: ErrorRow | None) -> None:
@@ -542,53 +439,38 @@ class Driver:
 
     # -- committing ---------------------------------------------------------------------------------------------
 
-    def _commit(self, command: cmd.Commit) -> None:
-        group = [self._ready[txid] for txid in command.txids]
-        self._committing += 1
-        self._ends.commit(group)
-
-    def _commit_group(self, group: list[ProcessedBatch]) -> None:
-        self._commits.commit(group, self._session.housekeeping)
-
     def _ahead(self) -> None:
         """Have committers do as much work as possible on txids whose turn has not come yet."""
+        ready = self._flow.ready
         if self._committing:
-            self._commits.finish_ahead(self._ready[txid] for txid in self.state.following)
+            self._line.early([ready[txid] for txid in self.state.following], finish=True)
         else:
-            self._commits.execute(self._ready.values())
+            self._line.early(ready.values(), finish=False)
 
-    def _commit_ended(self, done: Future[GroupOutcome]) -> None:
-        self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)
-
-    def _ahead_ended(self, attempt: TransactionAttempt, error: BaseException) -> None:
-        self._loop.put(lambda: self._failed_ahead(attempt, error))
-
-    def _failed_ahead(self, attempt: TransactionAttempt, error: BaseException) -> None:
+    def _failed_early(self, attempt: TransactionAttempt, error: BaseException) -> None:
         """Handle an early failure; ignore it if the attempt's group is committing, where it recurs and is reported."""
         if not isinstance(error, CommitFailed):
             self._fail(error)
         elif self._current(attempt) and attempt.txid not in self.state.committing_txids and self._failure is None:
             self._user_failed(attempt, error.row)
 
-    def _committed(self, outcome: GroupOutcome) -> None:
-        last = outcome.committed[-1].ready.attempt
-        for done in outcome.committed:
-            self._ready.pop(done.ready.attempt.txid, None)
-            self._gate.release(done.ready.attempt.txid)
+    def _committed(self, turn: Turn) -> None:
+        txns, spout = turn.finished, self._session.program.spout
+        last = txns[-1].input.attempt
+        self._flow.committed(txns)
         sweep_spilled(self._session.program.spill_dir, last.txid, self._session.books.epoch)
-        waiting = outcome.committed[-1].waiting
-        self._planning.committed(last.txid, waiting)
-        self._system.committed(outcome.committed[-1].timers, waiting=bool(waiting))
-        spout = self._session.program.spout
+        # Messages of the spout belong to no particular batch: a processed one may still be discarded.
         notices = self._planning.planner.notices()
-        self._monitor.committed(progress_list(outcome, spout, notices))
+        self._monitor.committed(
+            [txn.progress(spout, len(txns), turn.milliseconds, notices if txn is txns[-1] else ()) for txn in txns]
+        )
         self._upkeep.committed()
         self._loop.feed(ev.Committed(*last))
         self._session.after_commit()
-        self.snapshots.committed(outcome.committed)
+        self.snapshots.committed(txns)
         self.companion.committed(last.txid)
-        empty = [done.ready.attempt.txid for done in outcome.committed if done.empty(spout)]
-        self._waiters.answer(self.state, empty=max(empty, default=0), waiting=self._system.waiting)
+        empty = [txn.input.attempt.txid for txn in txns if txn.empty(spout)]
+        self._flow.answer(self.state, empty=max(empty, default=0))
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -597,4 +479,4 @@ class Driver:
         if self._failure is None:
             self._failure = error
             self.stopping.set()
-            self.jobs.give_up_all()
+            self._flow.give_up_all()

@@ -306,7 +306,7 @@ class RunHandle:
     @property
     def ends(self) -> bool:
         """True if the run ends by itself (`available_now` or `until_txid`)."""
-        return self._session.gate.ends
+        return self._session.flow.ends
 
     def skip_compaction(self) -> None:
         """Skip the final compaction of the state tables, for example after a second Ctrl-C."""

@@ -1,4 +1,4 @@
-"""The loop that drives a pure machine (`Loop`), its timers, and futures of callers that wait until all data is read."""
+"""The loop that drives a pure machine (`Loop`), and its timers."""
 
 from __future__ import annotations
 
@@ -6,71 +6,13 @@ import heapq
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from txstorm.coordinator.machine import State
-from txstorm.errors import StoppedError
 from txstorm.lanes import Call, Lanes
-from txstorm.runtime.batches.planning import Planning
 
 S = TypeVar("S")
 E = TypeVar("E")
 C = TypeVar("C")
-
-
-@dataclass(frozen=True)
-class _Waiter:
-    mark: Any
-    since: int
-    done: Future[None]
-
-
-class Waiters:
-    """Futures that complete once everything the source held when they were added is committed. Driver thread only.
-
-    Attributes:
-        dry: True if the source has been asked since the last `add` and had no data.
-    """
-
-    def __init__(self, planning: Planning) -> None:
-        self._planning = planning
-        self._waiting: list[_Waiter] = []
-        self.dry = False
-
-    def add(self, done: Future[None], state: State) -> None:
-        """Register `done`, to be completed once everything that the source currently holds is committed."""
-        self.dry = False
-        since = state.currtx + len(state.entries)
-        self._waiting.append(_Waiter(self._planning.planner.latest(), since, done))
-
-    def answer(self, state: State, *, empty: int = 0, waiting: bool = False) -> None:
-        """Complete the futures for which everything the source held is now committed.
-
-        A source that cannot report its latest offset counts as fully read once it has been asked and had no data, or
-        once a batch that was planned after `add` turns out to be empty.
-
-        Args:
-            state: the coordinator's state.
-            empty: the highest committed txid without tuples; 0: none.
-            waiting: whether window ends wait for the next transactions; then nothing is complete.
-        """
-        if not self._waiting or waiting:
-            return
-        document = self._planning.document(state.currtx - 1)
-        reached = self._planning.planner.reached
-        for waiter in list(self._waiting):
-            exhausted = empty >= waiter.since or (state.idle and self.dry)
-            if exhausted if waiter.mark is None else reached(document, waiter.mark):
-                self._waiting.remove(waiter)
-                waiter.done.set_result(None)
-
-    def end(self, error: BaseException | None) -> None:
-        """Fail all pending futures, as the run has ended: with `error` or, if it is None, with `StoppedError`."""
-        cause = error or StoppedError("the run was stopped before everything available was committed")
-        for waiter in self._waiting:
-            waiter.done.set_exception(cause)
-        self._waiting.clear()
 
 
 class Timers:

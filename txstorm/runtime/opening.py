@@ -41,14 +41,12 @@ from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import check_roster, check_started, record, sources_of
 from txstorm.recovery.take_over import Decided, check, complete, take_over
 from txstorm.results.read import list_states, read_state
-from txstorm.runtime.batches.admission import Admission
-from txstorm.runtime.batches.in_flight import InFlightWindow
-from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.batches.system import Pins, SystemTransactions
+from txstorm.runtime.batches.flow import Flow, FlowOptions
+from txstorm.runtime.batches.planning import Pins, Planning
 from txstorm.runtime.batches.wall_clock import StampClock, check_not_behind
-from txstorm.runtime.commit.finisher import FinishOptions, GroupFinisher, MakeRun
 from txstorm.runtime.commit.job import CommitJobs
-from txstorm.runtime.commit.publisher import Publisher, pause_after
+from txstorm.runtime.commit.line import CommitLine, LineOptions, MakeRun
+from txstorm.runtime.commit.publication import Publisher, pause_after
 from txstorm.runtime.companion import Companion, begin, companion_of
 from txstorm.runtime.failures import NO_LETTERS, Failure, LetterLimit, RetryPolicy
 from txstorm.runtime.maintenance import Retention
@@ -430,9 +428,9 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     companion = led.companion
     if not planning.metas and books.currtx() == FIRST_TXID and not books.live_intents():
         begin(companion, store, books, planning, identity.timeline)
-    gate = _gate(planning.planner, settings, options)
-
-    committer = _finisher(start, topology, program, books, led, gate)
+    retry = _retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor)
+    reading = _flow_options(topology, settings, options, store)
+    flow = Flow(planning, engine, program, retry, clock, reading)
     retention = None
     if (seconds := settings.history_retention) is not None:
         retention = Retention(store.upkeep, books, identity.timeline, seconds, lanes, clock)
@@ -448,13 +446,9 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
         store=store,
         place=led.place,
         planning=planning,
-        gate=gate,
-        window=InFlightWindow(
-            None if settings.max_spout_pending == "auto" else settings.max_spout_pending, settings.max_pack_txids
-        ),
-        system=_system(topology, planning, gate, settings, options),
-        committer=committer,
-        retry=_retry(settings if options.recorded is None else settings.updated(NO_LETTERS), books, planning, monitor),
+        flow=flow,
+        line=_line(start, topology, program, books, led, flow),
+        retry=retry,
         currtx=books.currtx(),
         lanes=lanes,
         clock=clock,
@@ -465,28 +459,50 @@ def assemble(start: Start, topology: Topology, program: Program, books: Books, l
     )
 
 
-def _finisher(
-    start: Start, topology: Topology, program: Program, books: Books, led: Led, gate: Admission
-) -> GroupFinisher:
+def _line(start: Start, topology: Topology, program: Program, books: Books, led: Led, flow: Flow) -> CommitLine:
     options, settings, store = start.options, _settings(topology, start.options), led.store
 
     def blocked(cause: str | None) -> None:
-        gate.blocked = cause is not None
+        flow.blocked = cause is not None
         start.monitor.blocked(cause)
 
-    lanes, large = options.lanes, options.observe is None
     publisher = Publisher(
-        store, books, keep_intents=settings.keep_intents, blocked=blocked, sleep=start.sleep, monotonic=lanes.monotonic
+        store,
+        books,
+        led.identity,
+        keep_intents=settings.keep_intents,
+        outlived=flow.outlived,
+        blocked=blocked,
+        sleep=start.sleep,
     )
+    large, lanes = options.observe is None, options.lanes
     jobs = CommitJobs(program, start.engine, store.staging_place, allowed=large, lanes=lanes)
-    finishing = FinishOptions(
+    finishing = LineOptions(
         ahead=settings.finish_ahead and not topology.outside,
         letter_limit=LetterLimit(settings.max_dead_letters, program.spout) if settings.dead_letters else None,
         observe=options.observe,
         lanes=lanes,
         run=led.run,
     )
-    return GroupFinisher(program, store, books, led.identity, publisher, jobs, finishing)
+    return CommitLine(program, store, books, publisher, jobs, finishing)
+
+
+def _flow_options(topology: Topology, settings: Settings, options: RunOptions, store: StateStore) -> FlowOptions:
+    return FlowOptions(
+        options.lanes.monotonic,
+        pending=None if settings.max_spout_pending == "auto" else settings.max_spout_pending,
+        pack=settings.max_pack_txids,
+        jobs=settings.max_jobs,
+        held_bytes=settings.max_in_flight_bytes,
+        min_interval=settings.min_interval,
+        until_txid=options.until_txid,
+        bounded=options.available_now or options.end_of_input,
+        heartbeat=settings.heartbeat_interval,
+        timers=any(one.timers for one in topology.components) and not options.bounded,
+        end=options.end_of_input,
+        follows=options.recorded is None,
+        place=store.staging_place,
+    )
 
 
 def _clock(topology: Topology, options: RunOptions) -> StampClock:
@@ -516,20 +532,6 @@ def _read_kept(topology: Topology, books: Books, data_dir: Path, source: str) ->
     return None if found is None else read_state(data_dir, found[0].name, committed=books.currtx() - 1)
 
 
-def _system(
-    topology: Topology, planning: Planning, gate: Admission, settings: Settings, options: RunOptions
-) -> SystemTransactions:
-    return SystemTransactions(
-        planning,
-        gate,
-        settings.heartbeat_interval,
-        options.lanes.monotonic,
-        timers=any(one.timers for one in topology.components) and not options.bounded,
-        end=options.end_of_input,
-        follows=options.recorded is None,
-    )
-
-
 def _settings(topology: Topology, options: RunOptions) -> Settings:
     settings = topology.settings
     if topology.external:  # a txid is decided before the effects of the next one begin
@@ -548,19 +550,6 @@ def _retry(settings: Settings, books: Books, planning: Planning, monitor: Monito
     )
     planning.pinned = retry.pinned
     return retry
-
-
-def _gate(source: SpoutPlanner, settings: Settings, options: RunOptions) -> Admission:
-    gate = Admission(
-        source,
-        monotonic=options.lanes.monotonic,
-        min_interval=settings.min_interval,
-        until_txid=options.until_txid,
-        max_bytes=settings.max_in_flight_bytes,
-    )
-    if options.available_now or options.end_of_input:
-        gate.bound()
-    return gate
 
 
 def _check_journal(path: Path | None) -> None:

@@ -18,15 +18,11 @@ from txstorm.coordinator.machine import Config
 from txstorm.engine.port import Engine
 from txstorm.engine.program import Program
 from txstorm.lanes import Lanes
-from txstorm.ledger import paths as names
-from txstorm.ledger.port import Delete, Op
 from txstorm.plan.stages import compile_plan
-from txstorm.runtime.batches.admission import Admission
-from txstorm.runtime.batches.in_flight import InFlightWindow
+from txstorm.runtime.batches.flow import Flow
 from txstorm.runtime.batches.planning import Planning
-from txstorm.runtime.batches.system import SystemTransactions
 from txstorm.runtime.batches.wall_clock import StampClock
-from txstorm.runtime.commit.finisher import GroupFinisher
+from txstorm.runtime.commit.line import CommitLine
 from txstorm.runtime.failures import RetryPolicy
 from txstorm.runtime.maintenance import Retention
 from txstorm.runtime.standby import real_end
@@ -47,10 +43,8 @@ class Session:
     Attributes:
         coded: the topology as its code declares it.
         topology: the running topology; a rebalance may have changed its numbers of tasks.
-        gate: admission of new transactions.
-        window: limits on the txids in flight.
-        system: plans system transactions.
-        committer: finishes and concludes commit groups.
+        flow: plans, admits and packs transactions.
+        line: commits them.
         currtx: the txid to commit next, as of the opening of the session.
         lanes: run its work, and give the clocks.
         clock: gives the stamps.
@@ -71,10 +65,8 @@ class Session:
     store: StateStore
     place: TableDirectory
     planning: Planning
-    gate: Admission
-    window: InFlightWindow
-    system: SystemTransactions
-    committer: GroupFinisher
+    flow: Flow
+    line: CommitLine
     retry: RetryPolicy
     currtx: int
     lanes: Lanes
@@ -89,15 +81,10 @@ class Session:
         """Build the configuration of the state machine."""
         pending = self.settings.max_spout_pending
         return Config(
-            max_pending=self.window.LIMIT if pending == "auto" else pending,
+            max_pending=Flow.LIMIT if pending == "auto" else pending,
             max_group=self.settings.max_group_txids,
             opaque=self.planning.planner.opaque,
         )
-
-    def housekeeping(self, last: int) -> list[Op]:
-        """Return the ledger deletions for P8 of a group up to `last`: older metadata, failure records up to `last`."""
-        failed = [Delete(names.failure_path(txid)) for txid in self.retry.forget(last)]
-        return [*self.planning.outlived(last), *failed]
 
     def after_commit(self) -> None:
         """Count a committed group; every `HISTORY_GROUPS` groups, move history rows from the ledger to their table."""
@@ -135,9 +122,9 @@ class Session:
         program = self.program.with_plan(compile_plan(topology))
         if topology.spout.parallelism != self.topology.spout.parallelism:
             self.planning.reopen(topology.spout, program)
-            self.gate.ask(self.planning.planner)
         self.engine.start(program)
-        self.committer.use(program)
+        self.flow.use(program)
+        self.line.use(program)
         self.program, self.topology = program, topology
 
     def close(

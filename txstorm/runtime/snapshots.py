@@ -27,7 +27,7 @@ from txstorm.operations.savepoints import (
     outside_tables,
     record_savepoint,
 )
-from txstorm.runtime.commit.outcome import CommittedTxid
+from txstorm.runtime.batches.txn import Txn
 from txstorm.runtime.session import Session
 
 __all__ = ["ClockSnapshot", "Snapshots"]
@@ -248,11 +248,11 @@ class Snapshots:
             why = "the wait is over" if late else "the input has ended"
             self.cancel(f"{why}, and these partitions lack data: {', '.join(lacking or wanted)}")
 
-    def committed(self, done: Sequence[CommittedTxid]) -> None:
-        """Take the snapshots that are due now that the transactions `done` are committed."""
-        self._committed = done[-1].ready.attempt.txid
+    def committed(self, txns: Sequence[Txn]) -> None:
+        """Take the snapshots that are due now that `txns` are committed."""
+        self._committed = txns[-1].input.attempt.txid
         if self._taken or self._wanted is not None:
-            self._due([(one.ready.attempt.txid, one.extents, one.ready.txid_input.stamp) for one in done])
+            self._due([(txn.input.attempt.txid, txn.extents, txn.input.stamp) for txn in txns])
 
     def _due(self, done: Sequence[tuple[int, Any, int]]) -> None:
         """Write what is due of the transactions `done`: txid, document and stamp of each."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import Kind
@@ -13,12 +11,11 @@ from txstorm.clocks import Clock
 from txstorm.coordinator.machine import AttemptStatus
 from txstorm.engine.port import ErrorRow
 from txstorm.monitor.progress import Monitor
-from txstorm.runtime.commit.outcome import GroupOutcome, ProcessedBatch
-from txstorm.runtime.commit.turn import CommitTurn
+from txstorm.runtime.batches.txn import Txn
+from txstorm.runtime.commit.turn import Turn
 from txstorm.runtime.driver import Driver, PhaseEnds
 from txstorm.runtime.session import Session
 
-T = TypeVar("T")
 ONE_AT_A_TIME = {"max_pack_txids": 1, "max_group_txids": 1}
 """Settings that the topology of a stepper needs: packs and groups of one txid."""
 
@@ -34,12 +31,13 @@ class _Held:
 
     attempt: TransactionAttempt
     since: float
-    finished: CommitTurn | None = None
+    finished: Turn | None = None
 
     def drop(self) -> None:
-        """Drop the rows that the committers of this attempt have written."""
+        """Drop what the committers of this attempt have done."""
         if self.finished is not None:
             self.finished.tables.drop_from(self.attempt.txid)
+            self.finished.finished.clear()
 
 
 class Stepper:
@@ -59,7 +57,7 @@ class Stepper:
 
     def __init__(self, session: Session, monitor: Monitor) -> None:
         self._session = session
-        session.system.automatic = False
+        session.flow.automatic = False
         self._held: dict[int, _Held] = {}
         self._doom_raised = False
         self._driver = Driver(
@@ -78,7 +76,7 @@ class Stepper:
 
     def open(self) -> None:
         """Emit the stored transactions and then, if the source has data, new transactions. Call once, first."""
-        self._session.committer.warm_up()
+        self._session.line.warm_up()
         self._step(self._driver.open)
 
     def wake(self) -> None:
@@ -102,19 +100,19 @@ class Stepper:
 
         Only here do timers of committers lead to heartbeats, and only if `timers`.
         """
-        self._session.system.automatic = timers
+        self._session.flow.automatic = timers
         try:
             self._step(self._time_passed)
         finally:
-            self._session.system.automatic = False
+            self._session.flow.automatic = False
 
     def plan_system(self, kind: Kind) -> None:
         """Plan a system transaction as the next transaction, even if the source has data."""
-        self._session.system.ask(kind)
+        self._session.flow.ask(kind)
         try:
             self.wake()
         finally:
-            self._session.system.ask(None)
+            self._session.flow.ask(None)
 
     def want(self, clock: Clock, name: str | None) -> None:
         """Ask for a snapshot at a clock; see `Snapshots.want`."""
@@ -149,29 +147,37 @@ class Stepper:
     def _hold_processed(self, attempt: TransactionAttempt) -> None:
         self._held[attempt.txid] = _Held(attempt, self._session.lanes.monotonic())
 
-    def _finish(self, group: list[ProcessedBatch]) -> None:
-        (ready,) = group
-        finishing = _done(lambda: self._session.committer.finish(group))
-        if finishing.exception() is None and finishing.result().outcome.failed is None:
-            self._held[ready.attempt.txid] = _Held(ready.attempt, self._session.lanes.monotonic(), finishing.result())
-            return
-        # A failed committer does not wait for `ack` or `fail`. Reported later, since this is part of another event.
-        ending = _done(lambda: finishing.result().outcome)
-        self._driver.later(lambda: self._driver.group_done(ending))
+    def _finish(self, group: list[Txn]) -> None:
+        (txn,) = group
+        ended: Turn | BaseException
+        try:
+            ended = self._session.line.finish(group)
+        except Exception as error:  # noqa: BLE001 - ends the topology
+            ended = error
+        if isinstance(ended, Turn) and ended.failed is None:
+            self._held[txn.attempt.txid] = _Held(txn.attempt, self._session.lanes.monotonic(), ended)
+        else:
+            # A failed committer does not wait for `ack` or `fail`. Reported later, since this is part of another event.
+            self._driver.later(lambda: self._driver.group_done(ended))
 
     def _acked(self, attempt: TransactionAttempt) -> None:
         held = self._take(attempt)
         if held is None or held.finished is None:
             self._driver.processed(attempt)
-        else:
-            finished, session = held.finished, self._session
-            self._driver.group_done(_done(lambda: session.committer.conclude(finished, session.housekeeping)))
+            return
+        ended: Turn | BaseException = held.finished
+        try:
+            self._session.line.conclude(held.finished)
+        except Exception as error:  # noqa: BLE001 - ends the topology
+            ended = error
+        self._driver.group_done(ended)
 
     def _failed(self, attempt: TransactionAttempt, row: ErrorRow) -> None:
         held = self._take(attempt)
         if held is not None and held.finished is not None:
             held.drop()
-            self._driver.group_done(_done(lambda: GroupOutcome(failed=(attempt, row))))
+            held.finished.failed = (attempt, row)
+            self._driver.group_done(held.finished)
         else:
             self._driver.fail(attempt, row)
 
@@ -179,7 +185,7 @@ class Stepper:
         for held in list(self._held.values()):
             held.drop()
             if held.finished is not None:
-                self._driver.group_done(_done(GroupOutcome))
+                self._driver.group_done(held.finished)
         self._held.clear()
         first = next((TransactionAttempt(txid, entry[0]) for txid, entry in self.active.items()), None)
         self._driver.lost(first, "by the test", processor)
@@ -191,13 +197,3 @@ class Stepper:
     def _discarded(self, attempts: Iterable[TransactionAttempt]) -> None:
         for attempt in attempts:
             self._take(attempt)
-
-
-def _done(call: Callable[[], T]) -> Future[T]:
-    """Run `call`; return a completed future with its result or the exception it raised."""
-    future: Future[T] = Future()
-    try:
-        future.set_result(call())
-    except Exception as error:  # noqa: BLE001 - handed to the reader of the future
-        future.set_exception(error)
-    return future

@@ -5,7 +5,7 @@ from scripts._mutants.mutation import Mutant
 MUTANTS = (
     Mutant(
         "a_commit_that_is_over_is_at_work",
-        "CommitTurn.how_far",
+        "Turn.how_far",
         "since is None or attempt is None or seconds < longer",
         "attempt is None",
         "tests/unit/runtime/test_runs.py::test_work_that_takes_long_shows_how_far_it_is",
@@ -18,33 +18,33 @@ MUTANTS = (
     ),
     Mutant(
         "metadata_deleted_before_commit",
-        "Planning.outlived",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid <= last + 1]",
+        "Flow.outlived",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last)",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid <= last + 1)",
     ),
     Mutant(
         "currtx_before_the_last_table",
         "Publisher.conclude",
-        "versions = self._decide_and_publish(intent, milliseconds)",
         """
-if intent.tables:
-    self._books.decide(intent)
-self._books.complete(intent.last, {**self._tables, **{t.uri: intent.last for t in intent.tables}}, [])
+with turn.timed('publish'):
+    versions = self._publish(intent)
+""",
+        """
+books.complete(last, {**self._tables, **{table.uri: last for table in tables}}, [])
 versions = self._publish(intent)
 """,
     ),
     Mutant(
         "intent_after_the_first_table",
-        "Publisher._decide_and_publish",
+        "Publisher.conclude",
         """
-with self._timed(milliseconds, 'decide'):
-    self._books.decide(intent)
+with turn.timed('decide'):
+    books.decide(intent)
 """,
         """
 from dataclasses import replace
-self._store.publish(replace(intent, tables=intent.tables[:1]), self._books.epoch)
-with self._timed(milliseconds, 'decide'):
-    self._books.decide(intent)
+self._store.publish(replace(intent, tables=intent.tables[:1]), books.epoch)
+books.decide(intent)
 """,
     ),
     Mutant(
@@ -68,8 +68,8 @@ with self._timed(milliseconds, 'decide'):
     Mutant(
         "tables_are_not_recorded",
         "Publisher.conclude",
-        "self._tables.update(dict.fromkeys(touched, last))",
-        "list(touched)",
+        "self._tables.update({table.uri: last for table in tables if table.uri in self._tables})",
+        "pass",
     ),
     Mutant(
         "times_go_back_with_the_clock",
@@ -103,13 +103,13 @@ with self._timed(milliseconds, 'decide'):
     ),
     Mutant(
         "metadata_stays_for_good",
-        "Planning.outlived",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]",
-        "[Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last - 1]",
+        "Flow.outlived",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last)",
+        "(Delete(names.meta_path(txid)) for txid in list(self.planning.metas) if txid < last - 1)",
     ),
     Mutant(
         "one_intent_fewer_is_kept",
-        "Publisher._old_intents",
+        "Publisher.conclude",
         "(self._kept[:-self._keep], self._kept[-self._keep:])",
         "(self._kept[:1 - self._keep], self._kept[1 - self._keep:])",
     ),
@@ -121,7 +121,7 @@ with self._timed(milliseconds, 'decide'):
     ),
     Mutant(
         "no_heartbeat_after_a_start",
-        "SystemTransactions.open",
+        "Flow.open",
         "0 if currtx > 1 else None",
         "None",
         "tests/unit/runtime/batches/test_system.py",
@@ -139,16 +139,16 @@ if replay and self.is_fixed(txid):
     ),
     Mutant(
         "jobs_begin_beyond_the_limit_of_bytes",
-        "PackQueue.submit",
-        "not self._full()",
+        "Flow.submit",
+        "not self.full",
         "True",
         "tests/unit/runtime/batches/test_planning.py",
     ),
     Mutant(
         "finished_jobs_are_in_a_reference_cycle",
-        "PackQueue._submit_one",
-        "lambda _: self._report(number)",
-        "lambda _: self._report(job.number)",
+        "Flow.submit",
+        "partial(self._report, job.number)",
+        "lambda _: self._report(job.number, _)",
         "tests/unit/runtime/batches/test_planning.py",
     ),
     Mutant(
@@ -173,21 +173,45 @@ if replay and self.is_fixed(txid):
     ),
     Mutant(
         "a_job_that_ends_does_not_wake_the_driver",
-        "Driver.__init__",
+        "Driver.open",
         "lambda job: self._loop.put(lambda: self._job_done(job))",
         "lambda job: self._loop.timers.later(0.0, lambda: self._job_done(job))",
     ),
     Mutant(
         "a_commit_that_ends_does_not_wake_the_driver",
-        "Driver._commit_ended",
-        "self._loop.put(lambda: self.group_done(done) if self._commits.is_current(done) else None)",
-        "self._loop.timers.later(0.0, lambda: self.group_done(done) if self._commits.is_current(done) else None)",
+        "Driver.__init__",
+        "self._line.open(self._loop.put, self.group_done, self._failed_early)",
+        """
+self._line.open(
+    lambda call: self._loop.timers.later(0.0, call), self.group_done, self._failed_early
+)
+""",
+    ),
+    Mutant(
+        "a_txid_finishes_early_behind_a_gap",
+        "CommitLine.finish_early",
+        "txid != self.reached + 1",
+        "txid <= self.reached",
+        "tests/unit/runtime/commit/test_line.py",
+    ),
+    Mutant(
+        "rows_of_other_attempts_that_finished_early_stay",
+        "CommitLine.finish",
+        "turn.tables.drop_from(min([*tried, txns[0].input.attempt]).txid)",
+        "pass",
+        "tests/unit/runtime/commit/test_line.py",
+    ),
+    Mutant(
+        "an_abandoned_thread_goes_on_with_its_turn",
+        "Turn._check",
+        "self._abandoned",
+        "False",
     ),
     Mutant(
         "a_jump_of_the_clock_holds_nothing",
-        "Driver._clock_holds",
-        "self._session.clock.holds() and (not (command.replay and self._planning.is_fixed(command.txid)))",
-        "bool(self._session.clock.holds()) and False",
+        "Flow.plan",
+        "self._clock.holds() and not fixed",
+        "bool(self._clock.holds()) and False",
         "tests/recovery/failures/test_clock_jumps.py",
     ),
     Mutant(

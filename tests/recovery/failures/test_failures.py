@@ -14,7 +14,7 @@ from txstorm import FailedException, ReportedFailedException, TransactionalTopol
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import StateError, TopologyFailed
 from txstorm.results.read import read_sink
-from txstorm.runtime.commit import thread as commit_line
+from txstorm.runtime.commit import line as commit_line
 from txstorm.sinks import DeltaSink
 
 ONCE = dict.fromkeys(range(1, 11), 1)
@@ -266,7 +266,7 @@ def test_stop_waits_for_a_commit_that_hangs_no_longer_than_needed(watch, monkeyp
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from txstorm.runtime.commit import thread as commit_line
+from txstorm.runtime.commit import line as commit_line
 from watched import Watch
 
 commit_line.STOP_SECONDS = 0.3

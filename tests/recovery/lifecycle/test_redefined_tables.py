@@ -196,7 +196,7 @@ def test_a_constraint_blocks_a_run_until_it_is_dropped(tmp_path, uri):
     spout = MemoryTransactionalSpout({0: words}, ["word"], take=lambda _: taken["most"])
     data_dir = tmp_path / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txstorm.runtime.commit.publisher.Publisher.TRIES", 10_000)
+        patch.setattr("txstorm.runtime.commit.publication.Publisher.TRIES", 10_000)
         handle = run(featured(spout), engine="local", data_dir=data_dir)
         eventually(lambda: handle.progress.committed > 0)
         deltalake.DeltaTable(str(data_dir / uri)).alter.add_constraint({"little": "_txid < 100000"})

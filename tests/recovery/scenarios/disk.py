@@ -19,7 +19,7 @@ from watched import Diary, Shelf, ShelfSpout, watched_topology
 import txstorm.engine.local  # noqa: F401 - loaded before forks
 from txstorm import faults, run
 from txstorm.clients.delta import log as delta_log
-from txstorm.runtime.commit.publisher import Publisher
+from txstorm.runtime.commit.publication import Publisher
 
 FEW, NUMBERS = list(range(8)), list(range(40))
 STARTS = 3

@@ -1,4 +1,4 @@
-"""Small components of the runtime: final errors, timers and waiters."""
+"""Small components of the runtime: final errors, timers, and callers that wait for all data."""
 
 import ast
 from concurrent.futures import Future
@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runtime_samples import Clock, Source
+from runtime_samples import Clock, Source, flow_of
 
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.books.books import Books
 from txstorm.books.data_directory import FORMAT_FILE, check_directory
 from txstorm.clients.files import write_durably
 from txstorm.coordinator.events import Opened, Planned, Wake
@@ -18,10 +17,8 @@ from txstorm.engine.port import ErrorRow
 from txstorm.errors import EmitError, SpoutError, StoppedError, TopologyFailed
 from txstorm.lanes import Inline
 from txstorm.ledger.location import PLACE_FILE
-from txstorm.ledger.memory import MemoryLedger
-from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.failures import batch_failure, spout_failure
-from txstorm.runtime.loop import Loop, Timers, Waiters
+from txstorm.runtime.loop import Loop, Timers
 from txstorm.testing import stepping
 
 ROW = ErrorRow("split", 1, "other", "ValueError", "why", "jobs/a.py:3 in execute", "Traceback …")
@@ -81,20 +78,23 @@ def test_a_loop_feeds_any_machine_and_carries_out_its_commands_in_order():
 
 
 class Queue:
-    """Test harness: waiters over a source, of which the first `source.held` transactions are already planned."""
+    """Test harness: callers that wait for a source, of which the first `held` transactions are already planned."""
 
-    def __init__(self, directory: Path, source: Source) -> None:
-        books = Books(MemoryLedger(), directory)
-        books.raise_epoch()
-        self.source, self.planning = source, Planning(books, source, lambda: 1)
+    def __init__(self, source: Source) -> None:
+        self.source, self.flow = source, flow_of(source)
         for txid in range(1, source.held + 1):
-            self.planning.plan(txid, replay=False)
-        self.waiters = Waiters(self.planning)
+            self.flow.planning.plan(txid, replay=False)
 
     def wait(self, state: State) -> Future[None]:
         done: Future[None] = Future()
-        self.waiters.add(done, state)
+        self.flow.wait_for_all(done, state)
         return done
+
+    def ask(self) -> None:
+        """Ask the source, which has nothing more at the moment."""
+        held, self.source.held = self.source.held, len(self.flow.planning.metas)
+        assert not self.flow.plan(self.source.held + 1, committed(self.source.held), replay=False)
+        self.source.held = held
 
 
 def committed(upto: int, in_flight: int = 0) -> State:
@@ -105,44 +105,42 @@ def committed(upto: int, in_flight: int = 0) -> State:
     return state
 
 
-def test_waiters_return_when_the_rows_of_their_call_are_committed(tmp_path: Path) -> None:
-    queue = Queue(tmp_path, Source(3))
+def test_waiters_return_when_the_rows_of_their_call_are_committed() -> None:
+    queue = Queue(Source(3))
     first = queue.wait(committed(0))
     queue.source.held = 5
     second = queue.wait(committed(0))
-    queue.waiters.dry = True
-    queue.waiters.answer(committed(2), empty=9)
+    queue.ask()
+    queue.flow.answer(committed(2), empty=9)
     assert not first.done()
-    queue.waiters.answer(committed(3))
+    queue.flow.answer(committed(3))
     assert first.done()
     assert not second.done()
-    queue.waiters.end(None)
+    queue.flow.end(None)
     assert isinstance(second.exception(), StoppedError)
 
 
-def test_a_source_without_marks_is_exhausted_once_it_reports_not_ready_or_a_later_transaction_is_empty(
-    tmp_path: Path,
-) -> None:
-    queue = Queue(tmp_path / "not ready", Source(2, tells=False))
-    queue.waiters.dry = True
+def test_a_source_without_marks_is_exhausted_once_it_reports_not_ready_or_a_later_transaction_is_empty() -> None:
+    queue = Queue(Source(2, tells=False))
+    queue.ask()
     done = queue.wait(committed(2))
-    queue.waiters.answer(committed(2))
+    queue.flow.answer(committed(2))
     assert not done.done()
-    queue.waiters.dry = True
-    queue.waiters.answer(committed(2, in_flight=1))
+    queue.ask()
+    queue.flow.answer(committed(2, in_flight=1))
     assert not done.done()
-    queue.waiters.answer(committed(3))
+    queue.flow.answer(committed(3))
     assert done.done()
-    queue = Queue(tmp_path / "empty", Source(2, tells=False))
+    queue = Queue(Source(2, tells=False))
     done = queue.wait(committed(2, in_flight=3))
-    queue.waiters.answer(committed(5), empty=5)
+    queue.flow.answer(committed(5), empty=5)
     assert not done.done()
-    queue.waiters.answer(committed(6), empty=6)
+    queue.flow.answer(committed(6), empty=6)
     assert done.done()
     done = queue.wait(committed(0))
-    queue.waiters.end(TopologyFailed("broken"))
+    queue.flow.end(TopologyFailed("broken"))
     assert isinstance(done.exception(), TopologyFailed)
-    queue.waiters.end(None)
+    queue.flow.end(None)
 
 
 def test_the_stepper_uses_only_public_names_of_the_driver() -> None:

@@ -1,5 +1,5 @@
-"""Plan and admit transactions, and pack them into jobs (P1, plan; P2, emit; P4, processed).
+"""Transactions up to their commit: planned and admitted (P1), packed into jobs (P2), processed (P4).
 
-May import: runtime, engine, spouts, books, ledger, topology.
-Start: planning.py.
+May import: runtime, engine, spouts, monitor, state, books, storage, ledger, topology, coordinator.
+Start: flow.py.
 """

@@ -5,11 +5,13 @@ Transactions are planned one at a time; their plans are stored in bulk.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any
 
 from txstorm import faults
@@ -19,16 +21,17 @@ from txstorm.api.spout import NOT_READY
 from txstorm.books.books import Books
 from txstorm.books.records import Meta, clock_of, with_digests
 from txstorm.clocks import Clock
-from txstorm.engine.port import BATCH, Pack, Processed, TxidInput
+from txstorm.engine.port import BATCH, Processed, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import SpoutError
-from txstorm.ledger import paths as names
-from txstorm.ledger.port import Delete, Op
+from txstorm.lanes import THREADS, Lanes
 from txstorm.spouts.executors import planner
 from txstorm.spouts.facts import facts_of, kind_of, pinned_of, waiting_of, with_facts, with_waiting, without_waiting
 from txstorm.spouts.port import ReadKept, SpoutPlanner
+from txstorm.spouts.user_calls import storable
 from txstorm.topology.graph import Component
 
+log = logging.getLogger(__name__)
 # Names of the digests that txstorm computes per task; they are not comparable after the number of tasks has changed.
 _TASK = re.compile(rf"(.*/)?task \d+ of \d+|{BATCH}", re.DOTALL)
 
@@ -132,10 +135,6 @@ class Planning:
         """Return whether a replay of `txid` has the plan, and the stamp, of before."""
         return not self.planner.opaque and txid in self.metas
 
-    def is_at_hand(self, txid: int) -> bool:
-        """Return whether the batch of a txid whose plan is fixed can be read now; True for any other txid."""
-        return not self.is_fixed(txid) or self.planner.is_at_hand(self.document(txid))
-
     def plan(self, txid: int, *, replay: bool) -> bool:
         """Plan the transaction `txid`; return False if the source has no data. The plan becomes durable in `save`.
 
@@ -223,29 +222,12 @@ class Planning:
             self._unsaved = {}
             faults.point("p1.after")
 
-    def txid_input(self, attempt: TransactionAttempt) -> TxidInput:
-        """Build the engine's input for a planned txid."""
+    def txid_input(self, attempt: TransactionAttempt, divert: tuple[str, ...] = ()) -> TxidInput:
+        """Build the engine's input for a planned txid; `divert`: the kinds of errors to dead-letter."""
         meta = self.metas[attempt.txid]
         facts = facts_of(meta.document, self.planner.sources, attempt.attempt_id, meta.epoch)
         payload = None if facts.system else self.planner.payload(meta.document)
-        return TxidInput(attempt, meta.document, meta.stamp, payload, facts=facts)
-
-    def pack(
-        self, attempts: Sequence[TransactionAttempt], committed: int, divert: Callable[[int], tuple[str, ...]]
-    ) -> Pack:
-        """Build the pack of the first of these consecutive `attempts`: up to a system transaction, which has its own.
-
-        `divert` returns the kinds of errors to dead-letter for a txid.
-        """
-        inputs = []
-        together = takewhile(lambda one: self.kind(one.txid) == "data", attempts)
-        for attempt in tuple(together) or attempts[:1]:
-            recorded = self.planner.recorded(attempt.txid)
-            if recorded is not None:
-                committed = 0  # emitters must not clean up what a live run of the recorded directory still needs
-            kinds = divert(attempt.txid) if recorded is None else recorded.divert
-            inputs.append(replace(self.txid_input(attempt), divert=kinds))
-        return Pack(tuple(inputs), self.carried(attempts[0].txid), committed)
+        return TxidInput(attempt, meta.document, meta.stamp, payload, divert=divert, facts=facts)
 
     def carried(self, txid: int) -> Mapping[str, Any]:
         """Return the partition metadata of a task-planned spout as of the txid before `txid`."""
@@ -333,19 +315,56 @@ class Planning:
         if waiting:
             meta = self.metas[last]
             self.metas[last] = meta._replace(document=with_waiting(meta.document, waiting))
-        self.planner.committed(self.document(last))
-        self.forget(last)
-
-    def outlived(self, last: int) -> list[Op]:
-        """Return the ledger operations for P8 (complete) that delete the metadata of all txids before `last`.
-
-        The metadata of `last`, the last txid of the group, is kept because the next txid is planned from it.
-        """
-        return [Delete(names.meta_path(txid)) for txid in list(self.metas) if txid < last]
-
-    def forget(self, before: int) -> list[int]:
-        """Discard the metadata of the txids below `before`; return those txids."""
-        old = [txid for txid in self.metas if txid < before]
-        for txid in old:
+        self.planner.committed(self.metas[last].document)
+        for txid in [txid for txid in self.metas if txid < last]:
             del self.metas[txid]
-        return old
+
+
+class Pins:
+    """Values that components pin for each transaction: asked for at P1, stored with the metadata.
+
+    A value that is not returned in time, or not at all, stays as it was; the first failure in a row is logged.
+
+    Args:
+        program: the topology; an object of each component that pins is created for the driver.
+        names: the components that define ``pin``.
+        timeout: seconds that a component has to answer.
+        lanes: run the calls of `pin`.
+    """
+
+    def __init__(self, program: Program, names: Iterable[str], timeout: float, lanes: Lanes = THREADS) -> None:
+        self._program = program
+        self._objects = {name: program.components[name].fresh() for name in names}
+        self._timeout = timeout
+        self._lanes = lanes
+        self._asked: dict[str, Future[Any]] = {}
+        self._failed: set[str] = set()
+
+    def __call__(self, txid: int, stamp: int, previous: Mapping[str, Any], epoch: int = 0) -> dict[str, Any]:
+        """Return component → its value for `txid`, planned in `epoch`; `previous`: the values of the txid before."""
+        facts = PlanFacts(epoch=epoch)
+        return {name: self._value(name, txid, stamp, facts, previous.get(name)) for name in self._objects}
+
+    def _value(self, name: str, txid: int, stamp: int, facts: PlanFacts, previous: Any) -> Any:
+        context = replace(self._program.driver_context(name), stamp=stamp, facts=facts)
+        hanging = self._asked.get(name)
+        try:
+            if hanging is not None and not hanging.done():
+                raise LateError
+            answer = self._asked[name] = self._lanes.call(
+                lambda: self._objects[name].pin(context, previous), f"txstorm-pin-{name}"
+            )
+            value = storable(self._lanes.result(answer, self._timeout), f"component {name!r}, pin() for txid {txid}")
+        except LateError:
+            self._warn(name, f"pin() did not return within pin_timeout={self._timeout} s", previous)
+            return previous
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code
+            self._warn(name, f"pin() failed: {error!r}", previous)
+            return previous
+        self._failed.discard(name)
+        return value
+
+    def _warn(self, name: str, what: str, previous: Any) -> None:
+        if name not in self._failed:
+            self._failed.add(name)
+            log.warning("component %s: %s; the previous value stays: %r", name, what, previous)

@@ -26,8 +26,8 @@ from txstorm.engine.spill import spill, unspill
 from txstorm.engine.task.commit_phase import CommitFailed
 from txstorm.errors import EngineError, StateError
 from txstorm.lanes import THREADS, Lanes
-from txstorm.runtime.commit.outcome import ProcessedBatch
-from txstorm.runtime.commit.turn import CommitTurn
+from txstorm.runtime.batches.txn import Txn
+from txstorm.runtime.commit.turn import Turn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
 from txstorm.state.task_staging import StagingPlace
 from txstorm.storage.tables.intent import Staged
@@ -77,13 +77,13 @@ class CommitJobs:
         """Use `program` for the commits of all later txids."""
         self._program = program
 
-    def of(self, ready: ProcessedBatch) -> tuple[str, ...]:
-        """Return the committers whose input in `ready` exceeds the limits and whose commit can run as a job."""
+    def of(self, txn: Txn) -> tuple[str, ...]:
+        """Return the committers whose input in `txn` exceeds the limits and whose commit can run as a job."""
         program = self._program
-        if not self._allowed or program.spill_dir is None or ready.txid_input.divert or not program.spread:
+        if not self._allowed or program.spill_dir is None or txn.input.divert or not program.spread:
             return ()
         rows, size = Counter[str](), Counter[str]()
-        for cargo in ready.processed.cargo:
+        for cargo in txn.processed.cargo:
             target = program.edges[cargo.edge].target
             rows[target] += cargo.data["rows"] if cargo.batch is None else cargo.batch.num_rows
             size[target] += cargo.data["bytes"] if cargo.batch is None else cargo.batch.nbytes
@@ -95,30 +95,38 @@ class CommitJobs:
             or (most_bytes is not None and size[name] > most_bytes)
         )
 
-    def together(self, group: Sequence[ProcessedBatch]) -> Sequence[ProcessedBatch]:
-        """Return the leading batches of `group` that may commit together: a large commit forms a group by itself."""
-        for number, ready in enumerate(group):
-            if self.of(ready):
-                return group[: max(1, number)]
-        return group
+    def together(self, txns: Sequence[Txn]) -> Sequence[Txn]:
+        """Return the leading ones of `txns` that may commit together: a large commit forms a group by itself."""
+        for number, txn in enumerate(txns):
+            if self.of(txn):
+                return txns[: max(1, number)]
+        return txns
 
-    def run(self, ready: ProcessedBatch, turn: CommitTurn) -> JobResult:
-        """Run the large part of the commit phase of `ready` as a job, in its group's turn; the job stages its rows.
+    def run(self, txn: Txn, turn: Turn) -> JobResult:
+        """Run the large part of the commit phase of `txn` as a job, in its group's turn; the job stages its rows.
 
-        The caller adds the staged files to the turn after `CommitTurn.leave`, when the turn can no longer be taken away
+        The caller adds the staged files to the turn after `Turn.leave`, when the turn can no longer be taken away
         from its thread.
 
         Raises:
             CommitFailed: a committer raised, a worker died, or the job was cancelled.
             OSError: a file cannot be read or written.
         """
-        components, shares = self._shares(ready, turn)
+        components: list[str] = []
+        shares: list[CommitShare] = []  # one per task; the driver runs the committers that cannot be divided
+        for name in self.of(txn):
+            try:
+                shares += self._shares_of(name, txn, turn)
+            except StateError as error:  # the key fields of the input do not have the types of the state's key
+                log.warning("txid %s: %s commits in the driver, large as it is: %s", txn.attempt, name, error)
+            else:
+                components.append(name)
         if not shares:
             return JobResult()
-        txid_input = replace(ready.txid_input, document=None, payload=None)
+        txid_input = replace(txn.input, document=None, payload=None)
         work = LargeCommit(txid_input, self._place, tuple(shares))
         turn.begins(components[0], 0)
-        log.info("txid %s: %s commit in %s tasks", ready.attempt, ", ".join(components), len(shares))
+        log.info("txid %s: %s commit in %s tasks", txn.attempt, ", ".join(components), len(shares))
         answers = self._answers(work)
         result = JobResult(
             {name: _files(answers, name) for name in components},
@@ -154,36 +162,21 @@ class CommitJobs:
                 raise CommitFailed(answer.error)
         return answers
 
-    def _shares(self, ready: ProcessedBatch, turn: CommitTurn) -> tuple[tuple[str, ...], list[CommitShare]]:
-        """Divide large committers into shares, one per task; the driver runs the committers that cannot be divided."""
-        components: list[str] = []
-        shares: list[CommitShare] = []
-        for name in self.of(ready):
-            try:
-                shares += self._shares_of(name, ready, turn)
-            except StateError as error:  # the key fields of the input do not have the types of the state's key
-                log.warning("txid %s: %s commits in the driver, large as it is: %s", ready.attempt, name, error)
-            else:
-                components.append(name)
-        return tuple(components), shares
-
-    def _shares_of(self, name: str, ready: ProcessedBatch, turn: CommitTurn) -> list[CommitShare]:
+    def _shares_of(self, name: str, txn: Txn, turn: Turn) -> list[CommitShare]:
         edges, tasks = self._program.edges, range(self._program.components[name].parallelism)
         cargo: list[list[Cargo]] = [[] for _ in tasks]
-        for item in ready.processed.cargo:
+        for item in txn.processed.cargo:
             if edges[item.edge].target == name:
                 cargo[item.target].append(item if item.kind is Kind.SPILLED else spill(item, self._spill_dir))
-        current = [self._current_rows(name, items, ready, turn) for items in cargo]
+        current = [self._current_rows(name, items, txn, turn) for items in cargo]
         return [CommitShare(name, task, tuple(cargo[task]), current[task]) for task in tasks]
 
-    def _current_rows(
-        self, name: str, cargo: Sequence[Cargo], ready: ProcessedBatch, turn: CommitTurn
-    ) -> dict[str, str]:
+    def _current_rows(self, name: str, cargo: Sequence[Cargo], txn: Txn, turn: Turn) -> dict[str, str]:
         """Write the current rows of the keys in `cargo` to files, one per state; return state → file name."""
         files = {}
         for state in self._program.spread[name]:
             if isinstance(state, KeyedState):
-                attempt, where = ready.attempt, f"the input of {name}"
+                attempt, where = txn.attempt, f"the input of {name}"
                 batches = (unspill(item, self._spill_dir) for item in cargo)
                 keys = input_keys(state, (_untagged(batch, state, where) for batch in batches), where)
                 rows = given_rows(turn.tables.keyed(state.name), keys, attempt.txid)

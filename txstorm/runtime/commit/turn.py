@@ -1,13 +1,15 @@
-"""The turn of a commit group in P5: its progress, and whether it was taken away from a commit thread that hangs."""
+"""The turn of a commit group: what is finished of it, how far its user code is, and who may go on with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import WorkProgress
+from txstorm.engine.port import ErrorRow
 from txstorm.lanes import Lanes
-from txstorm.runtime.commit.outcome import GroupOutcome
+from txstorm.runtime.batches.txn import Txn
 from txstorm.state.commit_group import CommitGroup
 
 
@@ -15,37 +17,33 @@ class Abandoned(BaseException):
     """Raised to end an abandoned commit thread. A BaseException, so that `except Exception` does not catch it."""
 
 
-class CommitTurn:
-    """One group's turn in P5, shared by the commit thread that runs it and the driver thread, which may take it away.
+class Turn:
+    """One group's way from P5 to P8, or what its committers do early, before the group's turn has come.
 
-    For each txid, the commit thread calls `enter`, then `begins` before the code of each task, then `leave`. The group
-    can be taken away only between `enter` and `leave`, while user code runs.
+    The commit thread works on it, and the driver thread may take it away. For each txid, the commit thread calls
+    `enter`, then `begins` before the code of each task, then `leave`. The turn can be taken away only between `enter`
+    and `leave`, while user code runs; from then on only the next commit thread touches it.
 
     Args:
         tables: the rows that the group writes.
-        outcome: the group's outcome so far.
         lanes: gives the clock, and the lock between the two threads.
-        ahead: whether this work is done before the group's turn.
+        early: whether this work is done before the group's turn.
         executes: whether the committers only execute their input and do not finish the batch.
 
     Attributes:
+        finished: the transactions whose committers have finished, in txid order; committed when the turn has ended.
+        failed: the failed attempt and its error, which ends the group; the error is None if the attempt was cut short
+            by the end of the run. None if no txid failed.
+        milliseconds: step of the commit → its duration in milliseconds.
         at: returns whose code runs, as ``component[task]``, and how many rows it has taken.
     """
 
-    def __init__(
-        self,
-        tables: CommitGroup,
-        outcome: GroupOutcome,
-        lanes: Lanes,
-        *,
-        ahead: bool = False,
-        executes: bool = False,
-    ) -> None:
-        self.ahead = ahead
-        self.executes = executes
+    def __init__(self, tables: CommitGroup, lanes: Lanes, *, early: bool = False, executes: bool = False) -> None:
+        self.tables, self.early, self.executes = tables, early, executes
+        self.finished: list[Txn] = []
+        self.failed: tuple[TransactionAttempt, ErrorRow | None] | None = None
+        self.milliseconds: dict[str, float] = {}
         self.at: Callable[[], tuple[str, int]] = lambda: ("", 0)
-        self.tables = tables
-        self.outcome = outcome
         self._monotonic = lanes.monotonic
         self._lock = lanes.lock()
         self._since: float | None = None
@@ -56,8 +54,18 @@ class CommitTurn:
     @property
     def tried(self) -> list[TransactionAttempt]:
         """The finished attempts, followed by the failed attempt if there is one."""
-        failed = () if self.outcome.failed is None else (self.outcome.failed[0],)
-        return [*(done.ready.attempt for done in self.outcome.committed), *failed]
+        failed = () if self.failed is None else (self.failed[0],)
+        return [*(txn.input.attempt for txn in self.finished), *failed]
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Measure a step, and add its duration to the step's entry in `milliseconds`."""
+        started = self._monotonic()
+        try:
+            yield
+        finally:
+            took = (self._monotonic() - started) * 1000
+            self.milliseconds[step] = self.milliseconds.get(step, 0.0) + took
 
     def enter(self, attempt: TransactionAttempt) -> None:
         """Record that the commit phase of `attempt` begins."""
@@ -75,17 +83,17 @@ class CommitTurn:
         """Record that the user code of the current txid has ended.
 
         Raises:
-            Abandoned: the group was taken away meanwhile.
+            Abandoned: the turn was taken away meanwhile.
         """
         with self._lock:
             self._check()
             self._since = None
 
     def take(self, limit: float) -> tuple[TransactionAttempt, tuple[str, int]] | None:
-        """Take the group away from its thread if user code has been running for more than `limit` seconds.
+        """Take the turn away from its thread if user code has been running for more than `limit` seconds.
 
         From then on that code can no longer change any table. Returns the attempt and the (component, task index) whose
-        code was running; None if the group was not taken away.
+        code was running; None if the turn was not taken away.
         """
         with self._lock:
             if self._since is None or self._attempt is None or self._monotonic() - self._since <= limit:

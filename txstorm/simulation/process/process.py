@@ -29,7 +29,7 @@ from txstorm.plan.stages import compile_plan
 from txstorm.recovery.rewind import finish_rewind
 from txstorm.recovery.roster import Roster, record, undeclared_tables
 from txstorm.recovery.take_over import check, take_over
-from txstorm.runtime.commit.finisher import MakeRun
+from txstorm.runtime.commit.line import MakeRun
 from txstorm.runtime.handle import RunHandle
 from txstorm.runtime.opening import Led, RunOptions, Start, assemble
 from txstorm.runtime.session import Session

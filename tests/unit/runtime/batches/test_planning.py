@@ -2,21 +2,23 @@
 
 import gc
 import weakref
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_samples import Clock, PaperEngine, Source
+from runtime_samples import Clock, PaperEngine, Source, flow_of
 
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.books.books import Books
-from txstorm.engine.port import ErrorRow, Pack, Processed, TxidInput
+from txstorm.books.records import Meta
+from txstorm.coordinator.machine import Config, initial
+from txstorm.engine.port import ErrorRow, Processed, TxidInput
 from txstorm.errors import SpoutError
 from txstorm.ledger.memory import MemoryLedger
-from txstorm.runtime.batches.admission import Admission
-from txstorm.runtime.batches.in_flight import InFlightWindow
-from txstorm.runtime.batches.packs import Job, PackQueue
+from txstorm.runtime.batches.flow import Flow, Job
 from txstorm.runtime.batches.planning import Planning
+from txstorm.runtime.batches.txn import Txn
 
 
 class Desk:
@@ -40,6 +42,7 @@ def outcome(txid: int, **changes: Any) -> Processed:
     return Processed(TransactionAttempt(txid, 1), **changes)
 
 
+STATE = initial(Config(4))
 ERROR = ErrorRow("bolt", 0, "failed", "FailedException", "no", "", "")
 
 
@@ -146,32 +149,30 @@ def test_extents_of_a_failed_txid_are_kept_if_its_replay_must_be_exact(opaque: b
     assert desk.books.metas()[1].document["parts"] == (None if opaque else {"0": {"batch": 7}})
 
 
-def test_forget_returns_the_txids_of_removed_plans(desk: Desk) -> None:
+def test_of_committed_txids_the_last_plan_stays_from_which_the_next_one_is_made(desk: Desk) -> None:
     planning = planned(desk, Source(5), 3)
-    assert planning.forget(3) == [1, 2]
-    assert planning.forget(3) == []
-    assert planning.document(3) == {"taken": 3}
+    for _ in range(2):
+        planning.committed(3)
+        assert {txid: meta.document for txid, meta in planning.metas.items()} == {3: {"taken": 3}}
 
 
 class Office:
     def __init__(self, *, pending: int = 8, pack: int | None = None, limit: int = 2) -> None:
-        self.engine, self.done, self.clock, self.full = PaperEngine(), [], Clock(), False
-        window = InFlightWindow(pending, pack)
-        self.jobs = PackQueue(self.engine, window, self.make, self.done.append, limit, self.clock, lambda: self.full)
-
-    @staticmethod
-    def make(attempts: list[TransactionAttempt]) -> Pack:
-        return Pack(tuple(TxidInput(attempt, {}, 0) for attempt in attempts))
+        self.engine, self.done = PaperEngine(), []
+        self.flow = flow_of(Source(99), self.engine, pending=pending, pack=pack, jobs=limit, held_bytes=0)
+        self.flow.open(1, self.done.append, print, print)
+        for txid in range(1, 13):
+            self.flow.planning.plan(txid, replay=False)
 
     def add(self, *txids: int, attempt: int = 1) -> None:
         for txid in txids:
-            self.jobs.add(TransactionAttempt(txid, attempt))
-        self.jobs.submit()
+            self.flow.add(TransactionAttempt(txid, attempt))
+        self.flow.submit(1)
 
     def finish(self, number: int) -> Job:
         self.engine.futures[number].set_result([])
         job = self.done.pop()
-        assert self.jobs.finish(job)
+        assert self.flow.finish(job)
         return job
 
     @property
@@ -183,13 +184,13 @@ def test_packs_are_half_the_window_but_small_after_a_killed_job_and_jobs_overlap
     office = Office()
     office.add(*range(1, 13))
     assert office.packs == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert office.jobs.queued == 4
+    assert office.flow.queued == 4
     office.finish(1)
-    office.jobs.submit()
+    office.flow.submit(1)
     assert office.packs[2:] == [[9, 10, 11, 12]]
-    assert [job.attempts[0].txid for job in office.jobs.running] == [1, 9]
+    assert [job.attempts[0].txid for job in office.flow.running] == [1, 9]
     office = Office(limit=10)
-    office.jobs.cap(1, 3)
+    office.flow.cap(1, 3)
     office.add(*range(1, 9))
     assert office.packs == [[1], [2], [3], [4, 5, 6, 7], [8]]
 
@@ -197,11 +198,11 @@ def test_packs_are_half_the_window_but_small_after_a_killed_job_and_jobs_overlap
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_max_jobs_max_pack_txids_and_bytes_that_await_commit_limit_jobs(limit: int) -> None:
     office = Office(pack=1, limit=limit)
-    office.full = True
+    hold(office.flow, 9, 1)
     office.add(*range(1, 6))
     assert office.packs == []
-    office.full = False
-    office.jobs.submit()
+    office.flow.ready.clear()
+    office.flow.submit(1)
     assert office.packs == [[txid] for txid in range(1, limit + 1)]
 
 
@@ -210,8 +211,8 @@ def test_a_finished_job_is_reported_once_and_freed_at_once_and_one_given_up_not_
     office.add(1)
     job = office.finish(0)
     assert job.started == 100.0
-    assert not office.jobs.finish(job)
-    assert office.jobs.running == []
+    assert not office.flow.finish(job)
+    assert office.flow.running == []
     office.add(2)
     gc.disable()  # otherwise a reference cycle might be collected just here
     try:
@@ -221,111 +222,94 @@ def test_a_finished_job_is_reported_once_and_freed_at_once_and_one_given_up_not_
         gc.enable()
     office = Office(pack=1)
     office.add(*range(1, 6))
-    running = office.jobs.running
-    office.jobs.give_up_all()
-    assert office.jobs.running == []
-    assert office.jobs.queued == 0
+    running = office.flow.running
+    office.flow.give_up_all()
+    assert office.flow.running == []
+    assert office.flow.queued == 0
     assert office.engine.cancelled == office.engine.futures
     office.engine.futures[0].set_result([])
-    assert not office.jobs.finish(running[0])
+    assert not office.flow.finish(running[0])
 
 
 def test_discarded_attempts_are_dequeued_and_jobs_of_only_discarded_ones_cancelled() -> None:
     office = Office(pack=2)
     office.add(*range(1, 8))
     assert office.packs == [[1, 2], [3, 4]]
-    office.jobs.discard([TransactionAttempt(txid, 1) for txid in (2, 3, 4, 5, 6)])
+    office.flow.discard([TransactionAttempt(txid, 1) for txid in (2, 3, 4, 5, 6)])
     assert office.engine.cancelled == [office.engine.futures[1]]
-    assert [job.attempts[0].txid for job in office.jobs.running] == [1]
-    office.jobs.submit()
+    assert [job.attempts[0].txid for job in office.flow.running] == [1]
+    office.flow.submit(1)
     assert office.packs[2:] == [[7]]
     office = Office(limit=1)
     office.add(1)
     office.add(2, attempt=2)
-    office.jobs.discard([TransactionAttempt(2, 1)])
-    assert office.jobs.queued == 1
+    office.flow.discard([TransactionAttempt(2, 1)])
+    assert office.flow.queued == 1
     assert office.engine.cancelled == []
 
 
-def opens(gate: Admission, txid: int = 1, taken: int | None = None, **changes: Any) -> bool:
-    limits = {"in_flight": 0, "width": 4, **changes}
-    return gate.opens(txid, None if taken is None else {"taken": taken}, **limits)
+def hold(flow: Flow, txid: int, size: int) -> None:
+    """Let a processed batch of `size` bytes await its commit."""
+    attempt = TransactionAttempt(txid, 1)
+    flow.ready[txid] = Txn(TxidInput(attempt, None, 0), Processed(attempt), size=size)
+
+
+def opens(flow: Flow, txid: int = 1, taken: int | None = None, in_flight: int = 0) -> bool:
+    flow.planning.metas = {} if taken is None else {txid - 1: Meta({"taken": taken}, 0)}
+    return flow.opens(txid, in_flight=in_flight)
 
 
 def test_window_bytes_in_flight_unpublished_groups_min_interval_and_until_txid_limit_admission() -> None:
-    gate = Admission(Source(9), monotonic=Clock(), max_bytes=100)
-    assert opens(gate, in_flight=3)
-    assert not opens(gate, in_flight=4)
-    gate.hold(1, 60)
-    gate.hold(2, 40)
-    assert opens(gate)
-    gate.hold(3, 1)
-    assert not opens(gate)
-    gate.release(2)
-    gate.release(9)
-    assert opens(gate)
-    gate.blocked = True  # a decided group cannot be published
-    assert not opens(gate)
-    gate.blocked = False
-    assert opens(gate)
-    assert not gate.closed
-    clock = Clock()
-    gate = Admission(Source(9), monotonic=clock, min_interval=10)
-    assert opens(gate)
-    assert gate.wait() == 10
-    clock.now += 9
-    assert not opens(gate)
-    assert gate.wait() == pytest.approx(1)
-    clock.now += 1
-    assert opens(gate)
-    assert not opens(gate)
-    gate = Admission(Source(9), monotonic=Clock(), until_txid=2)
-    assert opens(gate, 2)
-    assert not gate.closed
-    assert not opens(gate, 3)
-    assert gate.closed
-    assert [gate.past(txid) for txid in (1, 2, 3)] == [False, False, True]
+    flow = flow_of(Source(9), held_bytes=100, pending=4)
+    assert [opens(flow, in_flight=number) for number in (3, 4)] == [True, False]
+    for txid, size in ((1, 60), (2, 40), (3, 1)):
+        hold(flow, txid, size)
+        assert opens(flow) is (txid < 3)
+    flow.discard([TransactionAttempt(2, 1), TransactionAttempt(9, 1)])
+    assert opens(flow)
+    for flow.blocked in (True, False):  # a decided group cannot be published
+        assert opens(flow) is not flow.blocked
+    assert not flow.closed
+    clock, waits, opened = Clock(), [], []
+    flow = flow_of(Source(9), monotonic=clock, min_interval=10)
+    flow.open(1, print, print, waits.append)
+    for seconds in (0, 0, 9, 1, 0):
+        clock.now += seconds
+        opened.append(opens(flow))
+    assert opened == [True, False, False, True, False]
+    assert waits == [10, pytest.approx(1), 10]
+    flow = flow_of(Source(9), until_txid=2)
+    assert [opens(flow, 2), flow.closed, opens(flow, 3), flow.closed] == [True, False, False, True]
+    assert [flow.past(txid) for txid in (1, 2, 3)] == [False, False, True]
 
 
-def bounded(source: Source, **options: Any) -> Admission:
-    gate = Admission(source, monotonic=Clock(), **options)
-    gate.bound()
-    return gate
-
-
-def test_available_now_ends_at_present_data_until_txid_or_an_empty_batch_and_data_only_stays_open() -> None:
-    source = Source(2)
-    gate = bounded(source)
-    source.held = 5
-    assert opens(gate, 1)
-    assert opens(gate, 2, taken=1)
-    assert not opens(gate, 3, taken=2)
-    assert gate.closed
-    gate = bounded(Source(0))  # an empty source
-    assert not opens(gate)
-    assert gate.closed
-    for until, held in ((1, 5), (5, 1)):
-        gate = bounded(Source(held), until_txid=until)
-        assert opens(gate, 1)
-        assert not opens(gate, 2, taken=1)
-        assert gate.closed
-    gate = bounded(Source(tells=False))
-    gate.saw(3)
-    assert opens(gate)
-    gate.saw(0)
-    assert not opens(gate)
-    assert gate.closed
-    source = Source(1)
-    gate = Admission(source, monotonic=Clock())
-    assert opens(gate, 2, taken=1)
-    gate.data_only()
-    assert not opens(gate, 2, taken=1)
-    assert not gate.closed
+def test_available_now_ends_at_present_data_or_until_txid_and_data_only_stays_open() -> None:
+    for held, until, most in ((2, None, 2), (0, None, 0), (5, 1, 1), (1, 5, 1)):
+        flow = flow_of(source := Source(held), bounded=True, until_txid=until)
+        source.held += 3
+        assert [opens(flow, txid, txid - 1 or None) for txid in range(1, most + 2)] == [True] * most + [False]
+        assert flow.closed
+    flow = flow_of(source := Source(1))
+    assert opens(flow, 2, taken=1)
+    flow.wait_for_all(Future(), STATE)
+    assert not opens(flow, 2, taken=1)
+    assert not flow.closed
     source.held = 2
-    assert opens(gate, 2, taken=1)
-    gate = Admission(Source(tells=False), monotonic=Clock())
-    gate.data_only()
-    assert opens(gate, 2, taken=1)  # a source without marks is polled
+    assert opens(flow, 2, taken=1)
+    flow = flow_of(Source(tells=False))
+    flow.wait_for_all(Future(), STATE)
+    assert opens(flow, 2, taken=1)  # a source without marks is polled
+
+
+@pytest.mark.parametrize("tuples", [3, 0])
+def test_a_source_without_marks_has_been_read_when_a_batch_is_empty(tuples: int, desk: Desk) -> None:
+    flow = flow_of(planned(desk, Source(1, tells=False), 1), bounded=True)
+    attempt = TransactionAttempt(1, 1)
+    flow.add(attempt)
+    flow.submit(1)
+    flow.processed(flow.running[0], [Processed(attempt, counts={"spout": tuples})], 0.1)
+    assert flow.opens(2, in_flight=1) is (tuples > 0)
+    assert flow.closed is (tuples == 0)
 
 
 @pytest.mark.parametrize(
@@ -333,41 +317,45 @@ def test_available_now_ends_at_present_data_until_txid_or_an_empty_batch_and_dat
     [(1, None, 1, 1), (4, None, 4, 2), (8, 3, 8, 3), (8, 100, 8, 4), (5, 1, 5, 1)],
 )
 def test_pack_size_with_a_fixed_window(pending: int, limit: int | None, width: int, pack: int) -> None:
-    window = InFlightWindow(pending, limit)
-    window.job_took(0.1, 0.09, 1)
-    assert (window.width, window.pack_size) == (width, pack)
+    flow = flow_of(Source(), pending=pending, pack=limit)
+    took(flow, 0.1, 0.09, 1)
+    assert (flow.width, flow.pack_size) == (width, pack)
 
 
-def short_jobs(window: InFlightWindow, jobs: int = 20) -> tuple[int, int]:
+def took(flow: Flow, seconds: float, work: float, txids: int) -> None:
+    flow.job_took(seconds, [{0: work}], txids)
+
+
+def short_jobs(flow: Flow, jobs: int = 20) -> tuple[int, int]:
     """Report short jobs of full packs; return width and pack size after them."""
     for _ in range(jobs):
-        window.job_took(0.1, 0.0, window.pack_size)
-        assert window.pending is not None or window.pack_size <= window.width // 2
-    return window.width, window.pack_size
+        took(flow, 0.1, 0.0, flow.pack_size)
+        assert flow.width == 5 or flow.pack_size <= flow.width // 2
+    return flow.width, flow.pack_size
 
 
 def test_packs_grow_while_full_jobs_do_little_work_and_shrink_when_they_take_long() -> None:
-    assert short_jobs(InFlightWindow(5, None), 4) == (5, 5)  # they fill a fixed window
-    window = InFlightWindow(None, 3)  # max_pack_txids bounds them
+    assert short_jobs(flow_of(Source(), pending=5), 4) == (5, 5)  # they fill a fixed window
+    flow = flow_of(Source(), pack=3)  # max_pack_txids bounds them
     for _ in range(20):
-        window.job_took(0.1, 0.0, 128)
-    assert window.pack_size == 3
-    window = InFlightWindow(None, None)
-    assert (window.width, window.pack_size) == (8, 1)
-    assert short_jobs(window) == (256, 128)
-    window.job_took(3.5, 3.0, 128)
-    assert window.pack_size == 64
+        took(flow, 0.1, 0.0, 128)
+    assert flow.pack_size == 3
+    flow = flow_of(Source())
+    assert (flow.width, flow.pack_size) == (8, 1)
+    assert short_jobs(flow) == (256, 128)
+    took(flow, 3.5, 3.0, 128)
+    assert flow.pack_size == 64
     for _ in range(3):
-        window.job_took(3.5, 3.0, 64)  # of concurrent jobs, the first shrinks the packs
-    assert (window.width, window.pack_size) == (256, 32)
-    window.job_took(2.0, 0.1, 32)  # a pack of twice the size would take too long
-    assert (window.width, window.pack_size) == (256, 32)
+        took(flow, 3.5, 3.0, 64)  # of concurrent jobs, the first shrinks the packs
+    assert (flow.width, flow.pack_size) == (256, 32)
+    took(flow, 2.0, 0.1, 32)  # a pack of twice the size would take too long
+    assert (flow.width, flow.pack_size) == (256, 32)
     for size in (32, 16, 8, 4, 2):
-        window.job_took(3.5, 3.0, size)
-    assert (window.width, window.pack_size) == (32, 1)  # the window shrinks later
-    window = InFlightWindow(None, None)
-    window.job_took(0.1, 0.09, 1)
-    assert window.pack_size == 1
-    window.pack = 8
-    window.job_took(0.1, 0.0, 5)
-    assert window.pack_size == 8
+        took(flow, 3.5, 3.0, size)
+    assert (flow.width, flow.pack_size) == (32, 1)  # the window shrinks later
+    flow = flow_of(Source())
+    took(flow, 0.1, 0.09, 1)
+    assert flow.pack_size == 1
+    flow.pack = 8
+    took(flow, 0.1, 0.0, 5)
+    assert flow.pack_size == 8
