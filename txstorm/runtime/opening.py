@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 
@@ -56,12 +56,13 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
-from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.external.maps import StoredMap
+from txstorm.state.external.targets import ExternalTarget, StoredOutlet
 from txstorm.state.index.index import Bounds
-from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
-from txstorm.stateful.target import stateful_targets
+from txstorm.state.store import RecordedTables, StateStore, StoreSettings
+from txstorm.stateful.target import StatefulTarget
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
-from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.declared import LETTERS_REF, declarations
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
@@ -316,23 +317,17 @@ def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | N
         raise SettingError(f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}")
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
     bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
+    owner = TopologyIdentity(topology.id, identity.incarnation, identity.timeline)
     store = StateStore.open(
-        data_dir,
-        TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
-        DeclaredResources(
-            {**running.states, **running.kept},
-            topology.sinks,
-            topology.maps,
-            topology.outlets,
-            letters,
-            partial(_managed_targets, topology),
-        ),
+        place,
+        owner,
+        declarations({**running.states, **running.kept}, topology.sinks, letters),
         RecordedTables(known is None, committed, recorded),
+        _outside_targets(topology, data_dir, owner),
         settings=StoreSettings(
             bounds, settings.log_retention, settings.log_bounds, settings.state_max_lag, start.options.lanes
         ),
         spark=writer,
-        opened=place,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
@@ -365,10 +360,13 @@ def _claim(start: Start, running: Topology, books: Books, place: Directory) -> t
             return identity, known
 
 
-def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
-    """Return the commit targets of stateful bolts and of join stores."""
-    managed = [(topology.component(name), one) for name, one in topology.managed.items()]
-    found: list[ExternalTarget] = [*stateful_targets(managed, data_dir, owner)]
+def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any]]:
+    """Return what the topology commits outside of the tables, in the order of publication."""
+    found: list[ExternalTarget[Any]] = [
+        StoredMap(data_dir, owner, name, one) for name, some in topology.maps.items() for one in some
+    ]
+    found += [StoredOutlet(data_dir, owner, name, one) for name, some in topology.outlets.items() for one in some]
+    found += [StatefulTarget(data_dir, owner, topology.component(name), one) for name, one in topology.managed.items()]
     if topology.stores:
         from txstorm.joins.delay.store_target import store_targets
 

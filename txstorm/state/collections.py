@@ -37,7 +37,6 @@ from txstorm.storage.rows.schema import (
     PLACE,
     SEQUENCE,
     STAMP,
-    changes_schema,
     order_field,
 )
 from txstorm.typed import python_values, restored
@@ -360,7 +359,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
     holds = "collections"
 
     def __init__(self, state: CollectionState, index: CollectionIndex) -> None:
-        super().__init__(changes_schema(state), state.name)
+        super().__init__(state)
         self.state = state
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
@@ -476,8 +475,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
             ended = [one for one in self._ended if first <= one.txid <= last]
         return pa.concat_tables([self._rows.table(one.txid, one.changes) for one in ended]) if ended else None
 
-    def apply(self, last: int) -> None:
-        """Move the rows of txids up to `last` into the index; called once they are published."""
+    def _release(self, last: int) -> None:
         with self._lock:
             published = [ended for ended in self._ended if ended.txid <= last]
             if published:

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from txstorm.api.state import SinkTable
 from txstorm.errors import StateError
-from txstorm.state.unpublished import Unpublished
+from txstorm.state.target import Target
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.schema import TXID, sink_fields, sink_schema
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import SINK
 
 
 class TaskSink:
@@ -88,14 +90,14 @@ class TaskSink:
         return pa.schema([column.field for column in self._columns])
 
 
-class SinkGroup(Unpublished[TaskSink]):
+class SinkGroup(Target[TaskSink]):
     """Unpublished rows of one sink or outlet, by txid."""
 
     accessor = "sink"
     holds = "appended rows"
 
-    def __init__(self, sink: SinkTable) -> None:
-        super().__init__(sink_schema(sink))
+    def __init__(self, sink: SinkTable, ref: TableRef | None = None) -> None:
+        super().__init__(ref or TableRef(SINK, sink.name), sink_schema(sink))
         self.sink = sink
         self._columns = [Column(f"sink {sink.name!r}", "column", field) for field in sink_fields(sink)]
         self._ended: dict[int, pa.Table] = {}
@@ -144,7 +146,6 @@ class SinkGroup(Unpublished[TaskSink]):
             tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]
         return pa.concat_tables(tables) if tables else None
 
-    def apply(self, last: int) -> None:
-        """Discard the rows of txids up to `last`; called once they are published."""
+    def _release(self, last: int) -> None:
         with self._lock:
             self._ended = {txid: table for txid, table in self._ended.items() if txid > last}

@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Never
 
 import pyarrow as pa
 
-from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState
+from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState, MarkedMapBackend
 from txstorm.errors import FailedException, ReportedFailedException, StateError, TxstormError
 from txstorm.misfits import shown
-from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_table
-from txstorm.state.unpublished import Unpublished
+from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_rows, staged_table
+from txstorm.state.external.mark_rules import MarkedTarget, reached
+from txstorm.state.external.targets import ExternalTarget
 from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
+from txstorm.storage.tables.intent import MAP, Intent, IntentTable
 
 Key = Any
 Change = Callable[[Any], Any]
@@ -33,7 +37,7 @@ class TaskMap:
         writes: rows written by this task, by encoded key.
     """
 
-    def __init__(self, group: MapGroup, component: str, task: int, txid: int) -> None:
+    def __init__(self, group: StoredMap, component: str, task: int, txid: int) -> None:
         self.active = False
         self.writes: dict[str, MapRow] = {}
         self._group = group
@@ -166,18 +170,45 @@ class _Ended:
     rows: Mapping[str, MapRow]
 
 
-class MapGroup(Unpublished[TaskMap]):
-    """Writes of unpublished txids to one map, as an overlay on its store."""
+class StoredMap(ExternalTarget[TaskMap]):
+    """A map as a commit target: its declaration, its store, and the writes of unpublished txids over the store."""
 
     accessor = "state"
     holds = "one value per key"
 
-    def __init__(self, state: MapState, timeline: int) -> None:
-        super().__init__(STAGED_SCHEMA)
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, state: MapState) -> None:
+        super().__init__(TableRef(MAP, state.name), STAGED_SCHEMA)
+        self.place(component, data_dir)
         self.state = state
-        self.timeline = timeline
+        self.timeline = owner.timeline
+        self._owner = owner
         self._ended: list[_Ended] = []
         self._overlay: dict[str, MapRow] = {}
+
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Check that map and ledger belong together, then set the mark's epoch to `epoch`; see `MarkedTarget.lead`.
+
+        Without a commit mark, nothing is checked.
+        """
+        self.last = committed
+        self.make_directory()
+        if (marked := self._marked()) is not None:
+            self.last = marked.lead(epoch, committed, recorded, live)
+
+    def _write(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+        rows = staged_rows(staged, intent.timeline, keeps_txid=self.state.kind != NON_TRANSACTIONAL)
+        if (marked := self._marked()) is not None:
+            marked.put(rows, table, intent, epoch)
+        else:
+            with reached(f"map {self.name!r}", f"put txids {intent.first}-{intent.last}"):
+                self.state.backend.multi_put(rows)
+
+    def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
+        backend = self.state.backend
+        if not (self.state.marked and isinstance(backend, MarkedMapBackend)):
+            return None
+        label = f"map {self.name!r}"
+        return MarkedTarget(label, "database", self.ref.uri, self._owner, backend.mark, backend.put_marked, {})
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskMap:
         return TaskMap(self, component, task, txid)
@@ -252,8 +283,7 @@ class MapGroup(Unpublished[TaskMap]):
                     rows.update(ended.rows)
         return staged_table(rows) if rows else None
 
-    def apply(self, last: int) -> None:
-        """Discard the writes of txids up to `last`; called once they are in the store."""
+    def _release(self, last: int) -> None:
         with self._lock:
             self._keep([ended for ended in self._ended if ended.txid > last])
 
