@@ -22,7 +22,7 @@ from txstorm.recovery.table_checks import mark_dropped
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import CHECKPOINT, MAP, OUTLET, STORE, Intent
+from txstorm.storage.tables.intent import Intent
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger(__name__)
@@ -144,11 +144,8 @@ def _declared(topology: Topology) -> dict[str, str]:
 
 def _outside(topology: Topology) -> set[str]:
     """Return the uris of all that the topology commits outside of the tables."""
-    named = [(MAP, one.name) for some in topology.maps.values() for one in some]
-    named += [(OUTLET, one.name) for some in topology.outlets.values() for one in some]
-    named += [(CHECKPOINT, name) for name in topology.managed]
-    named += [(STORE, name) for name in topology.fills]
-    return {TableRef(*one).uri for one in named}
+    declared = (one for some in topology.targets.values() for one in some if one.commits)
+    return {TableRef(one.committed_as, one.name).uri for one in declared}
 
 
 def _check_waiting(declared: Collection[str], live: Sequence[Intent]) -> None:

@@ -19,6 +19,8 @@ import pyarrow as pa
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.api.composite import kept_states
+from txstorm.api.external import ManagedState, MapState, Outlet, OwnTarget, TargetDeclaration
+from txstorm.api.join_store import StoreUse
 from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.books.origin import CodeOrigin
@@ -65,8 +67,9 @@ from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
 from txstorm.storage.tables.declared import LETTERS_REF, declarations
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
+from txstorm.storage.tables.intent import KINDS
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
-from txstorm.topology.graph import Topology
+from txstorm.topology.graph import Component, Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
@@ -362,16 +365,33 @@ def _claim(start: Start, running: Topology, books: Books, place: Directory) -> t
 
 def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any]]:
     """Return what the topology commits outside of the tables, in the order of publication."""
-    found: list[ExternalTarget[Any]] = [
-        StoredMap(data_dir, owner, name, one) for name, some in topology.maps.items() for one in some
-    ]
-    found += [StoredOutlet(data_dir, owner, name, one) for name, some in topology.outlets.items() for one in some]
-    found += [StatefulTarget(data_dir, owner, topology.component(name), one) for name, one in topology.managed.items()]
-    if topology.stores:
-        from txstorm.joins.delay.store_target import store_targets
+    found = [(topology.component(name), one) for name, some in topology.targets.items() for one in some]
+    order = [kind.name for kind in KINDS]
+    found.sort(key=lambda pair: order.index(pair[1].committed_as) if pair[1].committed_as in order else len(order))
+    made = [_outside_target(component, one, data_dir, owner) for component, one in found]
+    for target in made:
+        target.meet(made)
+    return made
 
-        found += store_targets(topology.stores, data_dir, owner)
-    return found
+
+def _outside_target(
+    component: Component, declared: TargetDeclaration, data_dir: Path, owner: TopologyIdentity
+) -> ExternalTarget[Any]:
+    match declared:
+        case MapState():
+            return StoredMap(data_dir, owner, component.id, declared)
+        case Outlet():
+            return StoredOutlet(data_dir, owner, component.id, declared)
+        case ManagedState():
+            return StatefulTarget(data_dir, owner, component, declared)
+        case StoreUse():
+            from txstorm.joins.delay.store_target import FilledStore, ReadStore  # joins are slow to import
+
+            return FilledStore(data_dir, owner, declared) if declared.fills else ReadStore(data_dir, declared)
+        case OwnTarget():
+            target: ExternalTarget[Any] = declared.make(data_dir, owner, component.id, declared)
+            return target
+    raise TypeError(f"{declared!r} is no declaration of a commit target")
 
 
 def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:

@@ -11,7 +11,7 @@ from txstorm.api.assembly import AssembledBolt, Site
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import MapState, Outlet, OwnTarget
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable, arrow_type
@@ -49,6 +49,7 @@ class ComponentInfo:
     outlets: tuple[Outlet, ...]
     configuration: dict[str, Any]
     external: bool
+    own: tuple[OwnTarget, ...] = ()
     assembled: tuple[AssembledBolt, Site] | None = None
     deferred: bool = False
     faults: list[str] = field(default_factory=list)
@@ -101,6 +102,7 @@ def inspect(declaration: Declaration) -> ComponentInfo:
         outlets=found_tables(declaration.object, Outlet) if usable else (),
         configuration=declaration.configuration,
         external=usable and _external(declaration),
+        own=found_tables(declaration.object, OwnTarget) if usable else (),
         faults=faults,
     )
 

@@ -242,6 +242,11 @@ class ReadStore(ExternalTarget[TaskLookUps]):
         self._use = use
         self._filled = filled
 
+    def meet(self, others: Sequence[ExternalTarget[Any]]) -> None:
+        """Find the one that fills the store, if the topology does: its rows are seen before they are put."""
+        filled = (one for one in others if isinstance(one, FilledStore))
+        self._filled = next((one for one in filled if same_store(one.use.store, self._use.store)), None)
+
     @property
     def keeps_rows(self) -> bool:
         """Whether it keeps what is published: nothing is."""
@@ -283,17 +288,6 @@ class ReadStore(ExternalTarget[TaskLookUps]):
 
     def _write(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
         raise StateError(f"{self.component}: an intent has rows for a component that only looks them up")
-
-
-def store_targets(uses: Mapping[str, StoreUse], data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any]]:
-    """Return the targets of the join stores of a topology, those that are filled first."""
-    filled = [FilledStore(data_dir, owner, use) for use in uses.values() if use.fills]
-    read = [
-        ReadStore(data_dir, use, next((one for one in filled if same_store(one.use.store, use.store)), None))
-        for use in uses.values()
-        if not use.fills
-    ]
-    return [*filled, *read]
 
 
 def _close(store: JoinStore, label: str) -> None:

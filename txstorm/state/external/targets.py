@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +37,9 @@ class ExternalTarget(Target[H]):
     def make_directory(self) -> None:
         """Create the staging directory; called in P0 (take-over)."""
         secure_directories(self.path / STAGED, self.path.parent.parent)
+
+    def meet(self, others: Sequence[ExternalTarget[Any]]) -> None:
+        """Look for others of the topology that have to do with this one; called once all are made."""
 
     @abstractmethod
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:

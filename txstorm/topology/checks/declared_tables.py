@@ -116,11 +116,18 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
         for outlet in one.outlets:
             yield from _sink_faults(one.id, outlet)
             yield from _writer_faults(one.id, outlet)
+        for target in one.own:
+            where = f"component {one.id!r}, target {target.name!r}"
+            if fault := name_fault(where, target.name) or name_fault(where, target.committed_as):
+                yield fault
+            elif not target.committed_as.startswith("x-"):
+                yield f"{where}: kind {target.committed_as!r}: the name of a kind of your own begins with 'x-'"
     states = [(one.id, state.name) for one in components for state in one.states]
     maps = [(one.id, state.name) for one in components for state in one.maps]
     spouts = (one for one in components if one.kind == "spout" and isinstance(one.id, str))
     kept = [(one.id, state.name) for one in spouts for state, _ in kept_states(one.object).values()]
-    yield from _clashes("state", [*states, *maps, *kept])
+    own = [(one.id, target.name) for one in components for target in one.own]
+    yield from _clashes("state", [*states, *maps, *kept, *own])
     outlets = [(one.id, outlet.name) for one in components for outlet in one.outlets]
     yield from _shared_writers(components)
     yield from _clashes("sink", [*((one.id, sink.name) for one in components for sink in one.sinks), *outlets])
@@ -173,6 +180,7 @@ def _owner_faults(one: ComponentInfo) -> Iterator[str]:
         return
     declared = [("state", state.name) for state in one.states] + [("sink", sink.name) for sink in one.sinks]
     declared += [("map", state.name) for state in one.maps] + [("outlet", outlet.name) for outlet in one.outlets]
+    declared += [(target.committed_as, target.name) for target in one.own]
     for kind, name in declared:
         cure = (
             "move it to a committer downstream of it"
