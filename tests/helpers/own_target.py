@@ -35,16 +35,16 @@ class Lines:
         self.lines.append(line)
 
 
-class LinesTarget(ExternalTarget[Lines]):
+class LinesTarget(ExternalTarget[Lines, list[str]]):
     accessor = "state"
     holds = "lines"
 
     def __init__(self, data_dir, owner, component, declared):
         super().__init__(TableRef(declared.committed_as, declared.name), SCHEMA)
         self.place(component, data_dir)
-        self._file, self._ended = Path(declared.settings), {}
+        self._file = Path(declared.settings)
         self._marked = MarkedTarget(
-            f"lines {self.name!r}", "file", self.ref.uri, owner, lambda: self._read()[0], self._replace, []
+            f"lines {self.name!r}", "file", self.ref.uri, owner, lambda: self._found()[0], self._replace, []
         )
 
     def lead(self, epoch, committed, recorded, live):
@@ -57,33 +57,22 @@ class LinesTarget(ExternalTarget[Lines]):
     def _new_handle(self, component, task, txid):
         return Lines()
 
-    def end_txid(self, txid):
-        with self._lock:
-            tasks = self._open.pop(txid, {})
-            for handle in tasks.values():
-                handle.active = False
-            self._ended[txid] = [line for _, handle in sorted(tasks.items()) for line in handle.lines]
+    def _together(self, txid, tasks):
+        return [line for _, handle in sorted(tasks.items()) for line in handle.lines]
 
-    def _drop_ended(self, txid):
-        self._ended = {one: lines for one, lines in self._ended.items() if one < txid}
-
-    def changes(self, first, last):
-        with self._lock:
-            rows = [(line, txid) for txid in range(first, last + 1) for line in self._ended.get(txid, ())]
+    def _rows_of(self, ended):
+        rows = [(line, txid) for txid, lines in ended.items() for line in lines]
         lines, txids = zip(*rows, strict=True) if rows else ((), ())
-        return pa.table([lines, pa.array(txids, TXID.type)], schema=SCHEMA) if rows else None
+        return pa.table([lines, pa.array(txids, TXID.type)], schema=SCHEMA)
 
-    def _release(self, last):
-        self._ended = {one: lines for one, lines in self._ended.items() if one > last}
-
-    def _read(self):
+    def _found(self):
         found = json.loads(self._file.read_text()) if self._file.exists() else {"mark": None, "lines": []}
         return found["mark"] and Mark(*found["mark"]), found["lines"]
 
     def _replace(self, rows, expected, mark):
         with self._file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            found, lines = self._read()
+            found, lines = self._found()
             if found != expected:
                 return False
             made = self._file.with_suffix(".new")

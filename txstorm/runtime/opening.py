@@ -363,7 +363,7 @@ def _claim(start: Start, running: Topology, books: Books, place: Directory) -> t
             return identity, known
 
 
-def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any]]:
+def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any, Any]]:
     """Return what the topology commits outside of the tables, in the order of publication."""
     found = [(topology.component(name), one) for name, some in topology.targets.items() for one in some]
     order = [kind.name for kind in KINDS]
@@ -376,7 +376,7 @@ def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity
 
 def _outside_target(
     component: Component, declared: TargetDeclaration, data_dir: Path, owner: TopologyIdentity
-) -> ExternalTarget[Any]:
+) -> ExternalTarget[Any, Any]:
     match declared:
         case MapState():
             return StoredMap(data_dir, owner, component.id, declared)
@@ -389,7 +389,7 @@ def _outside_target(
 
             return FilledStore(data_dir, owner, declared) if declared.fills else ReadStore(data_dir, declared)
         case OwnTarget():
-            target: ExternalTarget[Any] = declared.make(data_dir, owner, component.id, declared)
+            target: ExternalTarget[Any, Any] = declared.make(data_dir, owner, component.id, declared)
             return target
     raise TypeError(f"{declared!r} is no declaration of a commit target")
 

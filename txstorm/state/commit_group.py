@@ -45,20 +45,20 @@ class Targets:
         lanes: stage rows concurrently, and give the locks of handles.
     """
 
-    def __init__(self, members: Sequence[Target[Any]], lanes: Lanes = THREADS) -> None:
+    def __init__(self, members: Sequence[Target[Any, Any]], lanes: Lanes = THREADS) -> None:
         self.members, self.lanes = members, lanes
         self.outside = [one for one in members if isinstance(one, ExternalTarget)]
         # A state and a sink may have the same name; what is managed has the name of its component.
         self._named = {(self._space(one.accessor), one.name): one for one in members if one.name}
         self._at = {one.ref.uri: one for one in members}
 
-    def __getitem__(self, uri: str) -> Target[Any]:
+    def __getitem__(self, uri: str) -> Target[Any, Any]:
         return self._at[uri]
 
     def __contains__(self, uri: str) -> bool:
         return uri in self._at
 
-    def named(self, accessor: str, component: str, name: str) -> Target[Any]:
+    def named(self, accessor: str, component: str, name: str) -> Target[Any, Any]:
         """Return the target `name`; raise `StateError` unless `component` declares it with handles of this kind."""
         space, target = self._space(accessor), self.find(accessor, name)
         if target is None:
@@ -78,7 +78,7 @@ class Targets:
             )
         return target
 
-    def find(self, accessor: str, name: str) -> Target[Any] | None:
+    def find(self, accessor: str, name: str) -> Target[Any, Any] | None:
         """Return the target `name` among those with handles of this kind; None if there is none."""
         return self._named.get((self._space(accessor), name))
 
@@ -189,7 +189,7 @@ class CommitHandles:
     def _handle(self, accessor: str, component: str, task: int, name: str) -> Any:
         return self._opened(self._targets.named(accessor, component, name), component, task, name)
 
-    def _opened(self, target: Target[Any], component: str, task: int, name: str) -> Any:
+    def _opened(self, target: Target[Any, Any], component: str, task: int, name: str) -> Any:
         with self._lock:
             if self._closed:
                 raise StateError(

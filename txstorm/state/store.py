@@ -101,7 +101,7 @@ class StateStore:
         owner: TopologyIdentity,
         declared: Sequence[DeclaredTable],
         tables: Mapping[TableRef, DeltaTableState],
-        outside: Sequence[ExternalTarget[Any]],
+        outside: Sequence[ExternalTarget[Any, Any]],
         settings: StoreSettings,
         spark: SparkWriter | None,
     ) -> None:
@@ -133,7 +133,7 @@ class StateStore:
         owner: TopologyIdentity,
         declared: Sequence[DeclaredTable],
         recorded: RecordedTables,
-        outside: Sequence[ExternalTarget[Any]] = (),
+        outside: Sequence[ExternalTarget[Any, Any]] = (),
         *,
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
@@ -314,9 +314,9 @@ class StateStore:
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _loaded(self, one: DeclaredTable) -> Target[Any]:
+    def _loaded(self, one: DeclaredTable) -> Target[Any, Any]:
         """Return the target of a declared table, with its index if it is a state."""
-        target: Target[Any]
+        target: Target[Any, Any]
         published = self._delta[one.refs[0]]
         if isinstance(one.table, KeyedState):
             state, kept = one.stored(published), self._delta[TableRef(STATE, one.table.name)]

@@ -42,14 +42,16 @@ class TaskHandle(Protocol):
 
 
 H = TypeVar("H", bound=TaskHandle)
+E = TypeVar("E")
 
 
-class Target(ABC, Generic[H]):
+class Target(ABC, Generic[H, E]):
     """Port: a table, or something outside of the tables, that commit groups write to; used in txid order.
 
     The order of calls is `begin`, `handle` for each task, `end_txid`; then `stage`, `publish` and `apply` for a group
     of txids, or `drop_from`. One thread may stage and publish a group while another one fills or drops a later group;
-    `finish_batch` of a txid may run while an earlier txid is applied.
+    `finish_batch` of a txid may run while an earlier txid is applied. `H` is the type of handles, `E` that of what all
+    tasks have written in one ended txid.
 
     Attributes:
         accessor: name of the `txstorm.api.context.TaskContext` method that returns its handles.
@@ -70,6 +72,7 @@ class Target(ABC, Generic[H]):
         self.is_due: Callable[[int], bool] = lambda stamp: False
         self.applied = 0
         self._open: dict[int, dict[tuple[str, int], H]] = {}
+        self._ended: dict[int, E] = {}
         self._lock = RLock()
         self._table: DeltaTableState | None = None
         self._lasts = [0]  # the last published txid, and the last txids of its staged groups
@@ -128,13 +131,32 @@ class Target(ABC, Generic[H]):
         Does nothing in implementations that check every write immediately.
         """
 
-    @abstractmethod
     def end_txid(self, txid: int) -> None:
         """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
 
         Raises:
             StateError: two tasks changed the same key, or a row does not fit the columns.
         """
+        with self._lock:
+            tasks = self._open.get(txid, {})
+            for handle in tasks.values():
+                handle.active = False
+            ended = self._together(txid, tasks)
+            self._open.pop(txid, None)
+            if ended is not None:
+                self._ended[txid] = ended
+                self._lay_over(ended)
+
+    @abstractmethod
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
+        """Combine the writes of the tasks in `txid`; None if there are none. Called with the lock held."""
+
+    def _lay_over(self, ended: E) -> None:
+        """Let later txids see the writes of the txid that has just ended, if they can be seen before publication."""
+
+    def _keep_ended(self, ended: dict[int, E]) -> None:
+        """Replace the ended txids. An overlay is made anew, since readers may still use the old one."""
+        self._ended = ended
 
     def end_reads(self, txid: int) -> None:
         """End reads of `txid`, before its turn; raise `StateError` if there were writes. Only states are read then."""
@@ -152,13 +174,19 @@ class Target(ABC, Generic[H]):
             self._in_memory = {last: rows for last, rows in self._in_memory.items() if last < txid}
             self._by_tasks = {one: parts for one, parts in self._by_tasks.items() if one < txid}
 
-    @abstractmethod
     def _drop_ended(self, txid: int) -> None:
         """Discard the ended txids starting with `txid`; called with the lock held."""
+        self._keep_ended({one: ended for one, ended in self._ended.items() if one < txid})
+
+    def changes(self, first: int, last: int) -> pa.Table | None:
+        """Return the rows to publish for the ended txids `first` to `last`, in txid order; None if there are none."""
+        with self._lock:
+            ended = {txid: one for txid, one in self._ended.items() if first <= txid <= last}
+        return self._rows_of(ended) if ended else None
 
     @abstractmethod
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows to publish for the ended txids `first` to `last`; None if there are none."""
+    def _rows_of(self, ended: Mapping[int, E]) -> pa.Table | None:
+        """Convert the writes of ended txids to rows, by `schema` or one of their own; None if there are no rows."""
 
     # -- one group of txids -------------------------------------------------------------------------------------
 
@@ -262,7 +290,7 @@ class Target(ABC, Generic[H]):
         with self._files:
             parts = {one: self._by_tasks.pop(one) for one in sorted(self._by_tasks) if one <= last}
         for txid, files in parts.items():
-            self._enter(self._rows_of(files), txid)
+            self._enter(self._staged_tables(files), txid)
         self.applied = max(self.applied, last)
 
     def forget(self, before: int) -> None:
@@ -276,15 +304,16 @@ class Target(ABC, Generic[H]):
                 path.unlink(missing_ok=True)
         self._leftover = [one for one in self._leftover if one[0] >= before]
 
-    def _rows_of(self, files: Sequence[Staged]) -> Iterator[pa.Table]:
+    def _staged_tables(self, files: Sequence[Staged]) -> Iterator[pa.Table]:
         for one in files:
             with pq.ParquetFile(self.path / one.path, page_checksum_verification=True) as file:
                 for batch in file.iter_batches(ROWS_AT_ONCE):
                     yield pa.Table.from_batches([batch])
 
-    @abstractmethod
     def _release(self, last: int) -> None:
         """Release the rows in memory of the published txids up to `last`, after adding them to the index, if any."""
+        with self._lock:
+            self._keep_ended({one: ended for one, ended in self._ended.items() if one > last})
 
     def _enter(self, tables: Iterable[pa.Table], txid: int) -> None:
         """Add rows of `txid` that tasks have staged to the index, if there is one; called after `_release`."""
@@ -297,7 +326,7 @@ class StagingPlace(NamedTuple):
     epoch: int
 
     def stage(
-        self, written: Mapping[str, Target[Any]], attempt: TransactionAttempt, component: str, task: int
+        self, written: Mapping[str, Target[Any, Any]], attempt: TransactionAttempt, component: str, task: int
     ) -> dict[str, Staged]:
         """Stage durably what a task has written in `attempt`: table → its rows, whose txid is ended here.
 

@@ -5,13 +5,12 @@ It is one module, since the writes of one call, of one txid and of a group of tx
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from txstorm.api.state import MERGE, KeyedState
 from txstorm.errors import StateError
 from txstorm.misfits import shown
 from txstorm.state.index.index import KeyIndex
-from txstorm.state.target import H, Target
+from txstorm.state.target import E, H, Target
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, RowBatch, Value, ValueForm, absences, joined, row_arrays
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.storage.rows.ttl import moment
@@ -169,25 +168,15 @@ def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
 _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
-class Ended(Protocol):
-    """Writes of all tasks in one ended txid."""
-
-    @property
-    def txid(self) -> int:
-        """The txid."""
-
-
 W = TypeVar("W", bound=TaskWrites)
-E = TypeVar("E", bound=Ended)
 
 
-class UnpublishedState(Target[H], Generic[H, E]):
+class UnpublishedState(Target[H, E]):
     """Writes of unpublished txids to one state: those of each ended txid, and an overlay of all on its index."""
 
     def __init__(self, state: KeyedState) -> None:
         super().__init__(TableRef(STATE if state.layout == MERGE else CHANGES, state.name), changes_schema(state))
         self._stamps: dict[int, datetime] = {}
-        self._ended: list[E] = []
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
@@ -206,14 +195,7 @@ class UnpublishedState(Target[H], Generic[H, E]):
                     f"state {self.name!r}: expected a txid after {self._last} to end, got {txid}; "
                     f"drop_from({txid}) before it runs again"
                 )
-            tasks = self._open.get(txid, {})
-            for handle in tasks.values():
-                handle.active = False
-            ended = self._together(txid, tasks)
-            if ended is not None:
-                self._ended.append(ended)
-                self._lay_over(ended)
-            self._open.pop(txid, None)
+            super().end_txid(txid)
             self._stamps.pop(txid, None)
             self._last = txid
 
@@ -230,20 +212,8 @@ class UnpublishedState(Target[H], Generic[H, E]):
                 self._drop_ended(txid)
                 raise StateError(f"state {self.name!r}: written by warm_up; it may read only: write in finish_batch")
 
-    @abstractmethod
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
-        """Combine the writes of the tasks in `txid`; None if there are none."""
-
-    @abstractmethod
-    def _lay_over(self, ended: E) -> None:
-        """Add the writes of the txid that has just ended to the overlay."""
-
-    @abstractmethod
-    def _keep(self, ended: list[E]) -> None:
-        """Replace the ended txids; make a new overlay of their writes, since readers may still use the old one."""
-
     def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
+        super()._drop_ended(txid)
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
         self._last = min(self._last, txid - 1)
 
@@ -260,7 +230,7 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
         self.keys = KeyForm(state)
         self.values = ValueForm(state)
         self._index = index
-        self._overlay = self._over([])
+        self._overlay = latest_rows([])
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
         """Return the values of canonical `keys` before `txid`, which is the next txid to end.
@@ -318,22 +288,19 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
         except StateError as ahead:
             raise StateError(f"state {self.state.name!r}, key {shown(key)}: {ahead}") from None
 
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
-        with self._lock:
-            ended = [one for one in self._ended if first <= one.txid <= last]
-        if not ended:
-            return None
+    def _rows_of(self, ended: Mapping[int, TxidWrites]) -> pa.Table:
+        # Sorted by txid and key.
+        all_ = list(ended.values())
         rows = RowBatch(
-            keys=list(chain.from_iterable(one.keys for one in ended)),
-            values=list(chain.from_iterable(one.values for one in ended)),
-            txids=np.repeat([one.txid for one in ended], [len(one.keys) for one in ended]),
-            before=list(chain.from_iterable(one.before for one in ended)),
-            key_arrays=joined([one.key_arrays for one in ended]),
-            value_arrays=joined([one.value_arrays for one in ended]),
+            keys=list(chain.from_iterable(one.keys for one in all_)),
+            values=list(chain.from_iterable(one.values for one in all_)),
+            txids=np.repeat([one.txid for one in all_], [len(one.keys) for one in all_]),
+            before=list(chain.from_iterable(one.before for one in all_)),
+            key_arrays=joined([one.key_arrays for one in all_]),
+            value_arrays=joined([one.value_arrays for one in all_]),
         )
         columns = row_arrays(self.keys, self.values, rows)
-        removals = any(one.removals for one in ended)
+        removals = any(one.removals for one in all_)
         columns[OP.name] = (
             pc.if_else(absences(rows.values), _REMOVED, _UPDATED) if removals else pa.repeat(_UPDATED, len(rows.keys))
         )
@@ -342,12 +309,11 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
 
     def _release(self, last: int) -> None:
         with self._lock:
-            published = [ended for ended in self._ended if ended.txid <= last]
-            later = [ended for ended in self._ended if ended.txid > last]
+            published = [ended for txid, ended in self._ended.items() if txid <= last]
             if published:
-                rows = latest_rows(published) if later else self._overlay
+                rows = latest_rows(published) if len(published) < len(self._ended) else self._overlay
                 self._index.apply(*split_deletes(published, rows), published[-1].txid)
-            self._keep(later)
+            super()._release(last)
 
     def _enter(self, tables: Iterable[pa.Table], txid: int) -> None:
         # The index reports `txid` as its last txid only once it contains all of these rows.
@@ -414,12 +380,8 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
     def _lay_over(self, ended: TxidWrites) -> None:
         self._overlay.update(ended.rows())
 
-    def _keep(self, ended: list[TxidWrites]) -> None:
-        self._ended, self._overlay = ended, self._over(ended)
-
-    def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """Build the overlay from the transactions in `ended`: the latest row of each changed key."""
-        return latest_rows(ended)
+    def _keep_ended(self, ended: dict[int, TxidWrites]) -> None:
+        self._ended, self._overlay = ended, latest_rows(list(ended.values()))
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
         """Return the error message for a txid in which several tasks have changed the same key."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Never
@@ -47,7 +47,7 @@ SCHEMA = pa.schema([pa.field("task", pa.int64(), nullable=False), TXID])
 STATES_FILE, FORMAT, VERSION = "states.json", "txstorm-states", 1
 
 
-class StatefulTarget(ExternalTarget[TaskTurn]):
+class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
     """The states and hooks of one stateful bolt as a commit target, with the turns of its unpublished txids."""
 
     accessor = "managed"
@@ -64,7 +64,6 @@ class StatefulTarget(ExternalTarget[TaskTurn]):
         self._states: dict[int, State] = {}
         self._marks: dict[int, int | None] = {}  # the last txid that each state has committed
         self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
-        self._ended: dict[int, list[TaskTurn]] = {}
         self._epoch = 0
         self._failure: BaseException | None = None
 
@@ -124,21 +123,13 @@ class StatefulTarget(ExternalTarget[TaskTurn]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
         return TaskTurn(self, task, txid)
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`; those of tasks that have been left out whole are made up for.
-
-        Raises:
-            StateError: two tasks have changed the same key of a shared state, as in a table.
-        """
-        with self._lock:
-            turns = [one for one in self._open.get(txid, {}).values() if one.bolt is not None]
-            claims = {(self.component, one.task): [(key,) for key in one.written or ()] for one in turns}
-            if sum(map(len, claims.values())) > len(set().union(*claims.values())):
-                raise StateError(written_twice(self.component, txid, ["key"], claims))
-            there = {one.task for one in turns}
-            turns += [self._made_up(task, txid) for task in self.tasks if task not in there]
-            self._open.pop(txid, None)
-            self._ended[txid] = turns
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskTurn]) -> list[TaskTurn]:
+        turns = [one for one in tasks.values() if one.bolt is not None]
+        claims = {(self.component, one.task): [(key,) for key in one.written or ()] for one in turns}
+        if sum(map(len, claims.values())) > len(set().union(*claims.values())):
+            raise StateError(written_twice(self.component, txid, ["key"], claims))
+        there = {one.task for one in turns}
+        return turns + [self._made_up(task, txid) for task in self.tasks if task not in there]
 
     def _made_up(self, task: int, txid: int) -> TaskTurn:
         """Return the prepared turn of a task whose whole input is left out: its hooks run all the same."""
@@ -171,21 +162,12 @@ class StatefulTarget(ExternalTarget[TaskTurn]):
         super().drop_from(txid)
         self.discard(turns)
 
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {one: turns for one, turns in self._ended.items() if one < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the tasks whose states or hooks are to be committed; None if there are none."""
-        with self._lock:
-            rows = [(one.task, one.txid) for txid in range(first, last + 1) for one in self._ended.get(txid, ())]
+    def _rows_of(self, ended: Mapping[int, list[TaskTurn]]) -> pa.Table | None:
+        rows = sorted((txid, one.task) for txid, turns in ended.items() for one in turns)
         if not rows or not self.managed.decides:
             return None
-        tasks, txids = zip(*sorted(rows, key=lambda row: (row[1], row[0])), strict=True)
+        txids, tasks = zip(*rows, strict=True)
         return pa.table([pa.array(tasks, pa.int64()), pa.array(txids, TXID.type)], schema=SCHEMA)
-
-    def _release(self, last: int) -> None:
-        with self._lock:
-            self._ended = {one: turns for one, turns in self._ended.items() if one > last}
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
         """Open the states with this coordinator's epoch, and roll back what is prepared but not decided.

@@ -27,12 +27,13 @@ with self._lock:
     Mutant(
         "tuples_are_evicted_before_the_decision",
         "CollectionGroup._together",
-        "return None if changes is None else EndedChanges(txid, changes)",
+        "return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))",
         """
+changes = combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
 if changes is not None:
     evicted = PublishedRows(tombstones=changes.tombstones, bound=changes.bound)
     self._index.apply([evicted], self._index.last_txid)
-return None if changes is None else EndedChanges(txid, changes)
+return changes
 """,
         "tests/windows/test_windows_on_tables.py",
     ),

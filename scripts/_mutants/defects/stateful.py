@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "two_tasks_change_one_key_of_a_shared_state",
-        "StatefulTarget.end_txid",
+        "StatefulTarget._together",
         "sum(map(len, claims.values())) > len(set().union(*claims.values()))",
         "False",
         "tests/stateful/test_stateful_topologies.py",
@@ -188,7 +188,7 @@ MUTANTS = (
     ),
     Mutant(
         "a_task_that_is_left_out_prepares_nothing",
-        "StatefulTarget.end_txid",
+        "StatefulTarget._together",
         "task not in there",
         "False",
         "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",

@@ -77,11 +77,11 @@ class _ShareTables:
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         txid = work.input.attempt.txid
         where = f"{share.component}[{share.task}], txid {txid}"
-        self.written: dict[str, Target[Any]] = {}
+        self.written: dict[str, Target[Any, Any]] = {}
         for table in program.spread[share.component]:
             if isinstance(table, KeyedState):
                 given = ShippedRowsIndex(table, _spilled(program) / share.given[table.name], where)
-                target: Target[Any] = StateGroup(table, given)
+                target: Target[Any, Any] = StateGroup(table, given)
             else:
                 target = SinkGroup(table)
             target.component = share.component

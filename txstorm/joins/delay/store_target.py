@@ -37,7 +37,7 @@ from txstorm.storage.tables.intent import STORE, Intent, IntentTable
 log = logging.getLogger(__name__)
 
 
-class FilledStore(ExternalTarget[TaskFeed]):
+class FilledStore(ExternalTarget[TaskFeed, list[TaskFeed]]):
     """A join store that a component of the topology fills, and the staged rows of its unpublished txids."""
 
     accessor = "managed"
@@ -47,7 +47,6 @@ class FilledStore(ExternalTarget[TaskFeed]):
         super().__init__(TableRef(STORE, use.name), NO_ROWS)
         self.place(use.name, data_dir)
         self.use = use
-        self._ended: dict[int, list[TaskFeed]] = {}
         self._label = f"store of {use.name!r}"
         self._owner = owner
 
@@ -68,20 +67,11 @@ class FilledStore(ExternalTarget[TaskFeed]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskFeed:
         return TaskFeed(self.use, task)
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`."""
-        with self._lock:
-            feeds = self._open.pop(txid, {}).values()
-            self._ended[txid] = sorted(feeds, key=lambda one: one.task)
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskFeed]) -> list[TaskFeed]:
+        return sorted(tasks.values(), key=lambda one: one.task)
 
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {one: feeds for one, feeds in self._ended.items() if one < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows of the ended txids `first` to `last`, and what expires with them; None if nothing."""
-        with self._lock:
-            ended = [(txid, self._ended.get(txid, [])) for txid in range(first, last + 1)]
-        return rows_to_stage(ended)
+    def _rows_of(self, ended: Mapping[int, list[TaskFeed]]) -> pa.Table | None:
+        return rows_to_stage(list(ended.items()))
 
     def puts(self, first: int, last: int) -> Puts | None:
         """Return what publishing the txids `first` to `last` does; None if another process has run one of them."""
@@ -93,10 +83,6 @@ class FilledStore(ExternalTarget[TaskFeed]):
         size = self.use.batch_size
         requests = [feed.rows[at : at + size] for feed in feeds for at in range(0, len(feed.rows), size)]
         return requests, max((feed.expiry for feed in feeds if feed.expiry is not None), default=None)
-
-    def _release(self, last: int) -> None:
-        with self._lock:
-            self._ended = {one: feeds for one, feeds in self._ended.items() if one > last}
 
     def unpublished(self, upto: int) -> list[TaskFeed]:
         """Return the feeds of the unpublished txids up to `upto`, the oldest first."""
@@ -230,7 +216,7 @@ class TaskLookUps:
         return found
 
 
-class ReadStore(ExternalTarget[TaskLookUps]):
+class ReadStore(ExternalTarget[TaskLookUps, None]):
     """A join store in which a component looks rows up; nothing is committed."""
 
     accessor = "managed"
@@ -242,7 +228,7 @@ class ReadStore(ExternalTarget[TaskLookUps]):
         self._use = use
         self._filled = filled
 
-    def meet(self, others: Sequence[ExternalTarget[Any]]) -> None:
+    def meet(self, others: Sequence[ExternalTarget[Any, Any]]) -> None:
         """Find the one that fills the store, if the topology does: its rows are seen before they are put."""
         filled = (one for one in others if isinstance(one, FilledStore))
         self._filled = next((one for one in filled if same_store(one.use.store, self._use.store)), None)
@@ -267,18 +253,10 @@ class ReadStore(ExternalTarget[TaskLookUps]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskLookUps:
         return TaskLookUps(self._use, self._filled, f"{component}[{task}]", txid)
 
-    def end_txid(self, txid: int) -> None:
-        """Release the handles of `txid`."""
-        with self._lock:
-            self._open.pop(txid, None)
-
-    def _drop_ended(self, txid: int) -> None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskLookUps]) -> None:
         pass
 
-    def changes(self, first: int, last: int) -> None:
-        """Return None: look-ups change nothing."""
-
-    def _release(self, last: int) -> None:
+    def _rows_of(self, ended: Mapping[int, None]) -> None:
         pass
 
     def close(self) -> None:

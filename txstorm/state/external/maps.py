@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Never
@@ -164,13 +163,7 @@ class TaskMap:
         self.writes[text] = MapRow(row.value, row.txid, self._group.timeline, row.prev)
 
 
-@dataclass(frozen=True)
-class _Ended:
-    txid: int
-    rows: Mapping[str, MapRow]
-
-
-class StoredMap(ExternalTarget[TaskMap]):
+class StoredMap(ExternalTarget[TaskMap, dict[str, MapRow]]):
     """A map as a commit target: its declaration, its store, and the writes of unpublished txids over the store."""
 
     accessor = "state"
@@ -182,7 +175,6 @@ class StoredMap(ExternalTarget[TaskMap]):
         self.state = state
         self.timeline = owner.timeline
         self._owner = owner
-        self._ended: list[_Ended] = []
         self._overlay: dict[str, MapRow] = {}
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
@@ -256,42 +248,22 @@ class StoredMap(ExternalTarget[TaskMap]):
             raise StateError(f"{where}, key {text}: {ahead}") from None
         return known
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' writes of `txid`; raise `StateError` if two tasks changed the same key."""
-        with self._lock:
-            tasks = self._open.get(txid, {})
-            rows: dict[str, MapRow] = {}
-            for handle in tasks.values():
-                handle.active = False
-                rows.update(handle.writes)
-            if len(rows) < sum(len(handle.writes) for handle in tasks.values()):
-                raise StateError(self._two_writers(txid, tasks))
-            if rows:
-                self._ended.append(_Ended(txid, rows))
-                self._overlay = {**self._overlay, **rows}
-            self._open.pop(txid, None)
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskMap]) -> dict[str, MapRow] | None:
+        rows: dict[str, MapRow] = {}
+        for handle in tasks.values():
+            rows.update(handle.writes)
+        if len(rows) < sum(len(handle.writes) for handle in tasks.values()):
+            raise StateError(self._two_writers(txid, tasks))
+        return rows or None
 
-    def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
+    def _lay_over(self, ended: dict[str, MapRow]) -> None:
+        self._overlay = {**self._overlay, **ended}
 
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the latest row of each key changed in the ended txids `first` to `last`; None if there are none."""
-        with self._lock:
-            rows: dict[str, MapRow] = {}
-            for ended in self._ended:
-                if first <= ended.txid <= last:
-                    rows.update(ended.rows)
-        return staged_table(rows) if rows else None
+    def _keep_ended(self, ended: dict[int, dict[str, MapRow]]) -> None:
+        self._ended, self._overlay = ended, _latest(ended)
 
-    def _release(self, last: int) -> None:
-        with self._lock:
-            self._keep([ended for ended in self._ended if ended.txid > last])
-
-    def _keep(self, ended: list[_Ended]) -> None:
-        overlay: dict[str, MapRow] = {}
-        for one in ended:
-            overlay.update(one.rows)
-        self._ended, self._overlay = ended, overlay
+    def _rows_of(self, ended: Mapping[int, dict[str, MapRow]]) -> pa.Table:
+        return staged_table(_latest(ended))
 
     def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskMap]) -> str:
         written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))
@@ -301,6 +273,10 @@ class StoredMap(ExternalTarget[TaskMap]):
             f"map {self.state.name!r}, txid {txid}: key {key} was changed by {len(names)} tasks ({', '.join(names)}), "
             "expected one task per key: use fields_grouping on the key in front of the committer"
         )
+
+
+def _latest(ended: Mapping[int, dict[str, MapRow]]) -> dict[str, MapRow]:
+    return {text: row for rows in ended.values() for text, row in rows.items()}
 
 
 def _hashable(keys: Iterable[Key], where: str) -> Iterable[Key]:

@@ -19,14 +19,14 @@ from txstorm.api.external import Outlet
 from txstorm.clients.files import secure_directories
 from txstorm.state.external.mark_rules import MarkedTarget, reached
 from txstorm.state.sinks import SinkGroup, TaskSink
-from txstorm.state.target import H, Target
+from txstorm.state.target import E, H, Target
 from txstorm.storage.rows.schema import sink_schema
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import OUTLET, STAGED, Intent, IntentTable
 from txstorm.storage.tables.staging import checked_bytes
 
 
-class ExternalTarget(Target[H]):
+class ExternalTarget(Target[H, E]):
     """A target in an external system. Without a commit mark, `last` is the last txid that this run knows of."""
 
     @property
@@ -38,7 +38,7 @@ class ExternalTarget(Target[H]):
         """Create the staging directory; called in P0 (take-over)."""
         secure_directories(self.path / STAGED, self.path.parent.parent)
 
-    def meet(self, others: Sequence[ExternalTarget[Any]]) -> None:
+    def meet(self, others: Sequence[ExternalTarget[Any, Any]]) -> None:
         """Look for others of the topology that have to do with this one; called once all are made."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class ExternalTarget(Target[H]):
         """Close connections."""
 
 
-class StoredOutlet(ExternalTarget[TaskSink], SinkGroup):
+class StoredOutlet(ExternalTarget[TaskSink, pa.Table], SinkGroup):
     """An outlet as a commit target: its declaration, its writer, and its unpublished rows."""
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, outlet: Outlet) -> None:
