@@ -38,7 +38,7 @@ def _table_obstacles(plan: Plan, name: str) -> Iterator[str]:
     topology = plan.topology
     if topology.component(name).external:
         yield "it has effects of its own (external)"
-    if hasattr(topology.component(name).object, "managed"):
+    if topology.component(name).is_stateful:
         yield "a stateful bolt may read any key of its state"
     if topology.component(name).timers:
         yield "it has timers, which the driver keeps"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.external import ManagedState, MapState, Outlet, TargetDeclaration
 from txstorm.api.join_store import StoreUse
 from txstorm.api.names import DEFAULT_STREAM, counted
@@ -182,7 +183,7 @@ def _columns(state: KeyedState) -> str:
 
 def _kept(owner: Any, state: KeyedState) -> str:
     """Describe for how long the rows of a state are kept; ready-made components know it of the states they manage."""
-    known = owner.retention(state.name) if hasattr(owner, "retention") else None
+    known = owner.retention(state.name) if isinstance(owner, AssembledCommitter) else None
     if known is not None:
         return str(known)
     return "kept until removed" if state.ttl is None else f"kept for {duration_text(state.ttl)}"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from txstorm.api.assembly import AssembledBolt, Site
+from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Results, Site
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
@@ -55,9 +55,13 @@ class ComponentInfo:
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def results(self, stream: str) -> Results | None:
+        """Return what is known of the tuples of a stream, if they are results of a ready-made bolt."""
+        return self.object.published.get(stream) if isinstance(self.object, AssembledCommitter) else None
+
     def types(self, stream: str) -> dict[str, Any]:
         """Return field → Arrow type of a stream, as far as they are known."""
-        results = getattr(self.object, "published", {}).get(stream) if self.assembled else None
+        results = self.results(stream)
         if results is not None:
             return dict(results.columns)
         found: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
-from txstorm.api.assembly import AssembledBolt, Site
+from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Site
 from txstorm.api.composite import kept_states
 from txstorm.api.external import MapState, Outlet, OwnTarget, TargetDeclaration
 from txstorm.api.join_store import StoreUse, same_store
@@ -102,6 +102,11 @@ class Component:
     def reads_frames(self) -> bool:
         """Whether it is a frame sink, whose rows tasks of the processing phase may stage."""
         return bool(getattr(self.object, "reads_frames", False))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it runs a stateful bolt."""
+        return isinstance(self.object, AssembledCommitter) and self.object.stateful
 
     @property
     def by_clock(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.composite import has_given_names, kept_states
 from txstorm.api.external import OUTLET_METHODS, Outlet
 from txstorm.api.names import field_fault, name_fault, stream_fault
@@ -137,7 +138,7 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
     """Yield a warning if two tasks of a committer may change the same key in one txid, which makes the batch fail."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
-    internal = getattr(one.object, "internal_states", ())
+    internal = one.object.internal_states if isinstance(one.object, AssembledCommitter) else ()
     for state in (state for state in one.states if state.name not in internal):
         key = [str(name) for name in state.key] if isinstance(state.key, Mapping) else []
         for given in one.inputs:

@@ -100,7 +100,7 @@ def as_json(topology: Topology) -> str:
 
 def _checkpoints(topology: Topology) -> dict[str, Any] | None:
     """Return the source of checkpoints, and the bolts that they reach: all, if one of them is stateful; else None."""
-    if not any(hasattr(one.object, "managed") for one in topology.components):
+    if not any(one.is_stateful for one in topology.components):
         return None
     return {"source": "coordinator", "bolts": [one.id for one in topology.components if one.kind != "spout"]}
 
