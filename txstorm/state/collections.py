@@ -28,6 +28,7 @@ from txstorm.state.index.collection_index import CollectionIndex, PublishedLayer
 from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
+from txstorm.state.target import used_outside
 from txstorm.state.unpublished import UnpublishedState, written_twice
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, words
@@ -328,10 +329,7 @@ class TaskCollection:
 
     def _check_active(self) -> None:
         if not self.active:
-            raise StateError(
-                f"state {self._group.state.name!r} of {self._where} used outside finish_batch; state is read and "
-                "written in finish_batch of a committer only: collect in execute, write there"
-            )
+            raise used_outside(f"state {self._group.state.name!r} of {self._where}")
 
     def _error(self, what: str) -> StateError:
         return StateError(f"state {self._group.state.name!r} ({self._where}): {what}")

@@ -41,6 +41,14 @@ class TaskHandle(Protocol):
     active: bool
 
 
+def used_outside(what: str) -> StateError:
+    """Return the error for a handle, named `what`, that is used while `finish_batch` of its task is not running."""
+    return StateError(
+        f"{what} used outside finish_batch; state is read and written in finish_batch of a committer only: collect in "
+        "execute, write there"
+    )
+
+
 H = TypeVar("H", bound=TaskHandle)
 E = TypeVar("E")
 

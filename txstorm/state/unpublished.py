@@ -20,7 +20,7 @@ from txstorm.api.state import MERGE, KeyedState
 from txstorm.errors import StateError
 from txstorm.misfits import shown
 from txstorm.state.index.index import KeyIndex
-from txstorm.state.target import E, H, Target
+from txstorm.state.target import E, H, Target, used_outside
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, RowBatch, Value, ValueForm, absences, joined, row_arrays
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.storage.rows.ttl import moment
@@ -133,10 +133,7 @@ class TaskWrites:
 
     def _check_active(self) -> None:
         if not self.active:
-            raise StateError(
-                f"state {self._name!r} of {self._where} used outside finish_batch; state is read and "
-                "written in finish_batch of a committer only: collect in execute, write there"
-            )
+            raise used_outside(f"state {self._name!r} of {self._where}")
 
     def _write(self, rows: WriteBatch, *, distinct: bool) -> None:
         """Record `rows`; `distinct`: no key occurs twice."""

@@ -8,8 +8,9 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Never, cast
 
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, ReportedFailedException, StateError, TableCorrupt
+from txstorm.errors import StateError, TableCorrupt
 from txstorm.keys import any_text
+from txstorm.state.external.mark_rules import Replayed
 from txstorm.stateful.bolt import StatefulHooks
 
 if TYPE_CHECKING:
@@ -110,23 +111,9 @@ class TaskTurn:
                 "the state in execute and pre_prepare only"
             )
 
-    def reached(self, what: str) -> Reaching:
+    def reached(self, what: str) -> Replayed:
         """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
-        return Reaching(f"{self._target.where(self.task)} cannot {what}")
-
-
-class Reaching:
-    """Context manager for a store that may be away; the batch is then tried again until it is back."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | BlockedError):
-            raise ReportedFailedException(f"{self._what}: {error}; the batch is tried again until it can") from error
+        return Replayed(f"{self._target.where(self.task)} cannot {what}")
 
 
 class TurnState(KeyValueState):

@@ -6,8 +6,7 @@ A feed stages the tuples of its side as columns; `StoreRow` objects are made of 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.join_store import JoinStore, StoreRow, StoreUse
-from txstorm.errors import BlockedError, ReportedFailedException
 from txstorm.keys import plain
+from txstorm.state.external.mark_rules import Replayed
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.staging import is_kept
 from txstorm.tagged import text_of, value_of
@@ -118,7 +117,7 @@ class TaskFeed:
         self.tables.append(rows)
         check = getattr(self._use.store, "check_rows", None)
         if check is not None and getattr(check, "__func__", None) is not JoinStore.check_rows:
-            with reached_or_replayed(f"store of {self._use.name!r}: rows cannot be checked"):
+            with Replayed(f"store of {self._use.name!r}: rows cannot be checked"):
                 made = form.rows(rows)
                 check(made)
             self._made.append(made)
@@ -136,15 +135,6 @@ class TaskFeed:
         for row in self.rows:
             found.setdefault(plain(row.key), []).append(row)
         return found
-
-
-@contextmanager
-def reached_or_replayed(what: str) -> Iterator[None]:
-    """Context manager for a store that may be away; the batch is then tried again until it is back."""
-    try:
-        yield
-    except (OSError, BlockedError) as error:
-        raise ReportedFailedException(f"{what}: {error}; the batch is tried again until it can") from error
 
 
 def rows_of(table: pa.Table) -> list[StoreRow]:

@@ -24,12 +24,11 @@ from txstorm.joins.delay.staged_rows import (
     Puts,
     TaskFeed,
     puts_of,
-    reached_or_replayed,
     rows_to_stage,
     typed_key,
 )
 from txstorm.joins.stores.row_text import in_order
-from txstorm.state.external.mark_rules import MarkedTarget, reached
+from txstorm.state.external.mark_rules import MarkedTarget, Replayed, reached
 from txstorm.state.external.targets import ExternalTarget
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import STORE, Intent, IntentTable
@@ -192,7 +191,7 @@ class TaskLookUps:
         """
         if not self.active:
             raise StateError(f"{self._where}, txid {self._txid}: looked up outside of finish_batch of its transaction")
-        with reached_or_replayed(f"{self._where}: the store cannot be read"):
+        with Replayed(f"{self._where}: the store cannot be read"):
             answer = self._store.get_many(keys, start, end)
         low = start if self._hidden is None else max(start, self._hidden)
         found = {}

@@ -20,6 +20,7 @@ from txstorm.misfits import shown
 from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_rows, staged_table
 from txstorm.state.external.mark_rules import MarkedTarget, reached
 from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.target import used_outside
 from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import MAP, Intent, IntentTable
@@ -121,10 +122,7 @@ class TaskMap:
 
     def _texts(self, keys: Iterable[Key]) -> dict[Key, str]:
         if not self.active:
-            raise StateError(
-                f"{self._where} used outside finish_batch; state is read and written in finish_batch of a committer "
-                "only: collect in execute, write there"
-            )
+            raise used_outside(self._where)
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
