@@ -190,27 +190,27 @@ def test_groups_are_published_once_in_order_and_their_rows_are_released(grouped)
         ]
 
 
-def test_a_group_that_is_dropped_leaves_nothing_and_the_next_one_follows_the_one_before_it(grouped):
+def test_a_group_that_is_dropped_leaves_nothing_and_the_next_ones_follow_the_one_before_it(grouped):
     target = led(grouped)
-    ended(target, grouped, 1, 2)
+    ended(target, grouped, 1, 2, 3)
     first = staged(target, 1)
-    dropped = staged(target, 2)
+    dropped = staged(target, 2, 3)
     assert dropped.tables[0].previous == 1
-    open_ = target.handle("count", 0, 3)
+    open_ = target.handle("count", 0, 4)
     open_.active = True
     target.drop_from(2)
     assert not open_.active
-    assert (target.in_use(), target.changes(2, 3)) == ({first.tables[0].staged.path}, None)
-    ended(target, grouped, 2)
-    again = staged(target, 2)
-    assert again.tables[0].previous == 1
-    for intent in (first, again):
+    assert (target.in_use(), target.changes(2, 4)) == ({first.tables[0].staged.path}, None)
+    ended(target, grouped, 2, 3)
+    again = [staged(target, txid) for txid in (2, 3)]
+    assert [one.tables[0].previous for one in again] == [1, 2]
+    for intent in (first, *again):
         publish(target, intent)
-    target.apply(2)
-    assert grouped.published() == [1, 2]
-    with pytest.raises(StateError, match="txid 2 cannot be staged: the table is already at 2"):
-        ended(target, grouped, 3)
-        target.staging([TxidRecord(2, 20, "d", None, 2), TxidRecord(3, 30, "d", None, 3)], 1)
+    target.apply(3)
+    assert grouped.published() == [1, 2, 3]
+    ended(target, grouped, 4)
+    with pytest.raises(StateError, match="txid 3 cannot be staged: the table is already at 3"):
+        target.staging([TxidRecord(3, 30, "d", None, 3), TxidRecord(4, 40, "d", None, 4)], 1)
 
 
 @pytest.mark.parametrize("point", ["p7.1.before", "p7.1.written", "p7.1.after"])
