@@ -9,7 +9,9 @@ from crashes import crashing
 from txstorm.api.state import KeyedState, SinkTable
 from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
-from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
+from txstorm.state.store import RecordedTables, StateStore, StoreSettings
+from txstorm.storage.tables.declared import declarations
+from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, TxidRecord
 
@@ -33,8 +35,8 @@ def open_store(data_dir: Path, *, create: bool = False, epoch: int | None = 1, *
     settings = StoreSettings(
         **{key: changes.pop(key) for key in ("bounds", "log_retention", "log_entries", "max_lag") if key in changes}
     )
-    resources = DeclaredResources(**{"states": {"count": [COUNTS, TOTALS]}, "sinks": {"count": [OUT]}, **changes})
-    store = StateStore.open(data_dir, owner, resources, recorded, settings=settings, spark=spark)
+    declared = declarations(**{"states": {"count": [COUNTS, TOTALS]}, "sinks": {"count": [OUT]}, **changes})
+    store = StateStore.open(Directory(data_dir), owner, declared, recorded, settings=settings, spark=spark)
     if epoch is not None:
         store.raise_epoch(epoch)
     return store

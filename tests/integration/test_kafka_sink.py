@@ -24,9 +24,8 @@ from txstorm.errors import AwayError, BlockedError, FencedError, InputError
 from txstorm.runtime.commit.publication import Publisher
 from txstorm.sinks.kafka import COLUMNS, KafkaSink
 from txstorm.spouts import MemoryTransactionalSpout
-from txstorm.state.commit_group import CommitTables
 from txstorm.storage.rows.schema import sink_schema
-from txstorm.storage.tables.intent import OUTLET, Intent, decode
+from txstorm.storage.tables.intent import Intent, decode
 
 pytestmark = pytest.mark.integration
 
@@ -85,9 +84,7 @@ def test_what_a_coordinator_had_sent_and_not_committed_is_never_seen(kafka_broke
     topic = kafka_broker.make_topic()
     first, second = (fencing.store(tmp_path, kafka_broker.bootstrap, topic) for _ in range(2))
     first.lead(1, 0, {}, [])
-    groups = first.groups()
-    tables = CommitTables({}, first.of_kind(OUTLET, groups), list(first.members(groups).values()))
-    intent = fencing.decided(tables, 1)
+    intent = fencing.decided(first, 1)
     waiting, taken = threading.Event(), threading.Event()
     point = faults.point
 

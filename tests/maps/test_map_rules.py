@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from txstorm import MapState, MemoryBackend, ReportedFailedException
 from txstorm.api.external import MapRow
 from txstorm.errors import StateError
 from txstorm.state.external.map_rows import staged_rows, staged_table
-from txstorm.state.external.maps import MapGroup, TaskMap
+from txstorm.state.external.maps import StoredMap, TaskMap
+from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.staging import encoded
 
 
@@ -23,7 +25,10 @@ class Commit:
     def __init__(self, backend: Any, kind: str = "opaque") -> None:
         self.backend = backend
         self.state = MapState("counts", backend, kind=kind)
-        self.group = MapGroup(self.state, 0)
+        self.group = self.begun()
+
+    def begun(self, timeline: int = 0) -> StoredMap:
+        return StoredMap(Path("data"), TopologyIdentity("t", "1", timeline), "committer", self.state)
 
     def __call__(self, txid: int, work: Callable[[TaskMap], Any]) -> Any:
         handle = self.group.handle("committer", 0, txid)
@@ -139,7 +144,7 @@ def test_item_74_word_count_over_many_batches_and_empty_ones(backend, kind):
         counts = Counter(line.split())
         commit(txid, lambda it, counts=counts: it.update_many(counts, lambda old, n: (old or 0) + n))
         seen.append(commit(txid + 100, lambda it: it.get_many(asked)))
-        commit.group = MapGroup(commit.state, 0)
+        commit.group = commit.begun()
     assert seen[0] == {"the": 2, "hello": 1, "man": 1}
     assert seen[2] == {"the": 4, "hello": 1, "man": 2, "where": 1, "you": 1}
     assert [seen[4]["the"], seen[6]["the"]] == [6, 7]
@@ -178,7 +183,7 @@ def test_only_rows_of_later_timelines_are_ahead(backend):
     with pytest.raises(StateError, match="timeline 0 or earlier, got 1"):
         Commit(backend)(10, lambda it: it.get("a"))
     commit = Commit(backend)
-    commit.group = MapGroup(commit.state, 2)
+    commit.group = commit.begun(timeline=2)
     assert commit(3, lambda it: it.update("a", adding(1))) == 6
 
 

@@ -378,16 +378,16 @@ def test_storms_keys_are_accepted_and_the_configuration_is_never_shown():
     }
     topology = net(WordCount(), **settings)
     assert topology.settings.state_checkpoint_interval == 0.1
-    assert topology.managed["count"].conf == {"jedisPoolConfig": {"password": "hunter2"}}
+    assert topology.targets["count"][0].conf == {"jedisPoolConfig": {"password": "hunter2"}}
     shown = [topology.describe(kind) for kind in ("text", "json", "dot", "mermaid", "svg")]
-    assert "hunter2" not in "".join([*shown, repr(topology.settings), repr(topology.managed), str(topology)])
+    assert "hunter2" not in "".join([*shown, repr(topology.settings), repr(topology.targets), str(topology)])
 
 
 def test_settings_given_later_choose_the_provider():
     topology = net(WordCount())
-    assert (topology.managed, list(topology.states)) == ({}, ["count"])
+    assert (topology.targets, list(topology.states)) == ({}, ["count"])
     other = topology.with_settings(KEPT)
-    assert (list(other.managed), list(other.states), other.external) == (["count"], [], True)
+    assert (list(other.targets), list(other.states), other.external) == (["count"], [], True)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from txstorm.operations.rebuild_ledger import recover
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink, FrameSink
 from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout
-from txstorm.state.task_staging import TaskStagedFiles
+from txstorm.state.target import Target
 from txstorm.storage.tables.staging import StagedName, stage
 
 pytestmark = pytest.mark.spark
@@ -146,15 +146,15 @@ def test_a_replay_in_another_order_gives_the_same_rows_and_leaves_no_files(spark
     ("harm", "what"), [(Path.unlink, "is not there"), (lambda file: file.write_bytes(b"PAR1"), "has digest")]
 )
 def test_a_file_that_is_not_what_its_task_wrote_is_never_decided(spark, tmp_path, monkeypatch, harm, what):
-    whole, harmed = TaskStagedFiles.check, []
+    whole, harmed = Target.take_over, []
 
-    def check_harmed(self):
-        if self.files and not harmed:
-            harmed.append(self.table / self.files[0].path)
+    def take_harmed(self, txid, files):
+        if files and not harmed:
+            harmed.append(self.path / files[0].path)
             harm(harmed[0])
-        whole(self)
+        whole(self, txid, files)
 
-    monkeypatch.setattr(TaskStagedFiles, "check", check_harmed)
+    monkeypatch.setattr(Target, "take_over", take_harmed)
     with pytest.raises(TopologyFailed, match=f"staged file .*sinks/clean.*a task has written it, but here it {what}"):
         go(summing(), tmp_path, spark, max_retries=0, on_error="fail_topology", **BY_TASKS)
     go(summing(), tmp_path, spark, **BY_TASKS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -136,7 +137,27 @@ class Assembly:
     warnings: tuple[str, ...] = ()
 
 
-class PartialCommitter(BatchBolt, Committer):
+class AssembledCommitter(BatchBolt, Committer):
+    """Base class of the committers that txstorm has: what the rest of it asks of them, and of no bolt of a user's.
+
+    Attributes:
+        internal_states: names of states whose keys are its own affair: whatever its inputs are grouped by, each key
+            belongs to one of its tasks.
+        published: output stream → what later components may rely on.
+        stateful: whether it runs a stateful bolt, which reads keys of its state as it likes.
+        also_reads: as for any batch bolt; here the streams with the frontiers of results that it reads.
+    """
+
+    internal_states: Collection[str] = ()
+    published: Mapping[str, Results] = MappingProxyType({})
+    stateful: ClassVar[bool] = False
+
+    def retention(self, state: str) -> str | None:
+        """Return for how long rows of a state that it manages are kept, in words; None: as the state declares."""
+        return None
+
+
+class PartialCommitter(AssembledCommitter):
     """Base class of committers whose `finish_batch` consists of parts, of which failing ones can be left out.
 
     If the error policy allows dead letters, a run of the task that fails is repeated without the part that failed.

@@ -222,6 +222,12 @@ class CommitResources(Protocol):
     def sink(self, component: str, task: int, name: str) -> SinkHandle:
         """Return the handle of the sink `name` declared by `component`."""
 
+    def managed(self, component: str, task: int) -> Any:
+        """Return the handle of what `component`, which txstorm has made, commits outside of the tables; None: nothing.
+
+        That is the turn of a stateful bolt, or the use of a join store. A replay has none: it changes nothing outside.
+        """
+
 
 @dataclass
 class TaskContext:
@@ -359,6 +365,10 @@ class TaskContext:
     def sink(self, name: str) -> SinkHandle:
         """Return the handle of this committer's `SinkTable` or `Outlet` named `name`; usable in `finish_batch` only."""
         return self._resources("sink", name).sink(self.component, self.task, name)
+
+    def managed(self) -> Any:
+        """Return what a committer of txstorm commits outside of the tables; see `CommitResources.managed`."""
+        return None if self.resources is None else self.resources.managed(self.component, self.task)
 
     def _resources(self, kind: str, name: str) -> CommitResources:
         from txstorm.errors import StateError

@@ -9,7 +9,7 @@ are prepared before a transaction is decided, and committed afterwards.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -38,6 +38,25 @@ class Mark:
     timeline: int
     txid: int
     content: str = ""
+
+
+class TargetDeclaration:
+    """Declaration of something outside of the tables to which a committer's transactions are committed.
+
+    It is an attribute of the committer. What it names stays in the driver: copies shipped to tasks have none of it.
+
+    Attributes:
+        committed_as: the name of its kind, by which the ledger, intents and messages know it.
+        name: unique among those of its kind in the topology.
+    """
+
+    committed_as: str
+    name: str
+
+    @property
+    def commits(self) -> bool:
+        """Whether transactions are committed there, so that a decided one waits for this topology's code."""
+        return True
 
 
 MapKind = Literal["opaque", "transactional", "non_transactional"]
@@ -104,7 +123,7 @@ class MarkedMapBackend(MapBackend, Protocol):
 
 
 @dataclass(frozen=True)
-class MapState:
+class MapState(TargetDeclaration):
     """State in an external store: one JSON value per key.
 
     Set it as an attribute of a committer, like a `txstorm.api.state.KeyedState`; `context.state(name)` returns its
@@ -119,6 +138,7 @@ class MapState:
         allow_opaque_spout: accept an opaque spout with a transactional map, which is not exactly once.
     """
 
+    committed_as = "map"
     name: str
     backend: MapBackend = field(repr=False)
     kind: MapKind = "opaque"
@@ -173,7 +193,7 @@ class OutletWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class Outlet:
+class Outlet(TargetDeclaration):
     """An append-only sink in an external system, such as a Kafka topic: rows arrive exactly once, in txid order.
 
     Set it as an attribute of a committer; `context.sink(name)` returns its handle. Rows are staged with the
@@ -186,6 +206,7 @@ class Outlet:
         writer: the port to the system; each outlet needs its own.
     """
 
+    committed_as = "outlet"
     name: str
     columns: Mapping[str, Any] = field(hash=False)
     writer: OutletWriter = field(repr=False)
@@ -197,6 +218,30 @@ class Outlet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Outlet, (self.name, self.columns, None)
+
+
+@dataclass(frozen=True)
+class OwnTarget(TargetDeclaration):
+    """Declaration of a commit target of a kind of your own; set it as an attribute of a committer.
+
+    `context.state(name)`, or the method that the class names as its `accessor`, returns its handle. The topology's code
+    alone knows the kind: decided transactions wait until it is loaded, and a start without it is refused.
+
+    Attributes:
+        committed_as: the name of the kind: ``x-``, then letters, digits, ``_`` or ``-``; also that of its directory.
+        name: as for a map; unique among the states, maps and own targets of the topology.
+        make: a `txstorm.state.external.targets.ExternalTarget`; called with the data directory, the identity of the
+            topology, the component and this declaration.
+        settings: what `make` needs to know.
+    """
+
+    committed_as: str
+    name: str
+    make: Callable[..., Any] = field(repr=False, compare=False)
+    settings: Any = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OwnTarget, (self.committed_as, self.name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +355,7 @@ class StateProvider(StormNames, ABC):
 
 
 @dataclass(frozen=True)
-class ManagedState:
+class ManagedState(TargetDeclaration):
     """State and hooks of a stateful bolt, as far as they are not tables of the topology.
 
     It is an attribute of the committer in which the bolt runs. The provider and the bolt, which may hold a password,
@@ -326,6 +371,7 @@ class ManagedState:
         may_be_lost: whether a start accepts that a state has less than the ledger says.
     """
 
+    committed_as = "checkpoint"
     name: str
     bolt: Any = field(default=None, repr=False, compare=False)
     provider: StateProvider | None = field(default=None, repr=False, compare=False)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from txstorm.api.external import Mark
+from txstorm.api.external import Mark, TargetDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class MarkedJoinStore(Protocol):
 
 
 @dataclass(frozen=True)
-class StoreUse:
+class StoreUse(TargetDeclaration):
     """Use of a join store by a component, whether it fills the store or looks rows up in it.
 
     It is an attribute of the committer that the component becomes. The store, which may hold a password, stays in the
@@ -92,10 +92,16 @@ class StoreUse:
         batch_size: the most rows of one request.
     """
 
+    committed_as = "store"
     name: str
     store: Any = field(default=None, repr=False, compare=False)
     fills: bool = False
     batch_size: int = 1
+
+    @property
+    def commits(self) -> bool:
+        """Whether rows are put, and not only looked up."""
+        return self.fills
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoreUse, (self.name, None, self.fills, self.batch_size)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from txstorm.clocks import Clock
 from txstorm.errors import DataDirectoryError, LedgerCorrupt
 from txstorm.ledger import paths as names
-from txstorm.storage.tables.intent import DIRECTORIES, OUTSIDE, Intent
+from txstorm.storage.tables.intent import Intent, is_outside, kind_in
 
 Shape = Callable[[Any], bool]
 _MOST = 1 << 63
@@ -39,8 +39,7 @@ def _fields(**shapes: Shape) -> Shape:
 
 
 def _tables(value: Any) -> bool:
-    known = set(DIRECTORIES.values())
-    return _tables_of(value, lambda uri: uri.partition("/")[0] in known)
+    return _tables_of(value, lambda uri: kind_in(uri.partition("/")[0]) is not None)
 
 
 def _tables_of(value: Any, known: Callable[[str], bool]) -> bool:
@@ -149,7 +148,6 @@ def _corrupt(path: str, expected: str, found: str) -> LedgerCorrupt:
 
 
 DROPPED_VERSION = 1
-_OUTSIDE = tuple(f"{DIRECTORIES[kind]}/" for kind in OUTSIDE)
 _NOTHING_READ: Mapping[str, str] = MappingProxyType({})
 
 
@@ -246,7 +244,7 @@ class Dropped(NamedTuple):
 
     def until(self, txid: int) -> Dropped:
         """Return the dropped tables and sources as of a rewind to `txid`, which cannot roll back maps and outlets."""
-        rewound = {uri: at if uri.startswith(_OUTSIDE) else min(at, txid) for uri, at in self.tables.items()}
+        rewound = {uri: at if is_outside(uri) else min(at, txid) for uri, at in self.tables.items()}
         return Dropped(rewound, {name: min(at, txid) for name, at in self.sources.items()})
 
 

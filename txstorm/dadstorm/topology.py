@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer
 from txstorm.api.composite import CompositeSpout
@@ -351,7 +352,7 @@ def _report_misfits(operator: Operator, misfits: int, number: int, collector: Co
         collector.report_error(InputError(f"operator {operator.id}: {has} no field {number}; dropped"))
 
 
-class _Stateful(BatchBolt, Committer):
+class _Stateful(AssembledCommitter):
     """Base class of UNIQ and COUNT."""
 
     def __init__(self, operator: Operator, sent: tuple[int, ...]) -> None:

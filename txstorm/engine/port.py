@@ -14,7 +14,7 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import NO_FACTS, PlanFacts, WorkProgress
 from txstorm.engine.cargo import Cargo
 from txstorm.engine.program import Program
-from txstorm.state.task_staging import StagingPlace
+from txstorm.state.target import StagingPlace
 from txstorm.storage.tables.intent import Staged
 
 SOURCE = "source"

@@ -90,7 +90,7 @@ class _EveryNth(BatchBolt, Committer):
 
     def __init__(self, name: str, inner: BatchBolt, every: int) -> None:
         self.state = KeyedState(name, {"sink": int}, {"seen": int, "last": str})
-        self.tables = tuple(table for kind in _TABLES for table in found_tables(inner, kind))  # type: ignore[type-var]
+        self.tables = tuple(table for kind in _TABLES for table in found_tables(inner, kind))
         self.needed_fields = getattr(inner, "needed_fields", ())
         self.external = bool(getattr(inner, "external", False))  # type: ignore[misc]
         self._inner = inner

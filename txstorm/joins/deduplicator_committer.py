@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
@@ -58,7 +58,7 @@ class DeduplicatorPlan:
         return next(iter(fields)) if named and len(fields) == 1 else None
 
 
-class IdCommitter(BatchBolt, Committer):
+class IdCommitter(AssembledCommitter):
     """Committer that drops tuples with known ids.
 
     The known ids are a state; one bound evicts them when they have been known for long enough, or all of them at the

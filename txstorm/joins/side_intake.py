@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import EVERYWHERE, BatchBolt, Committer
+from txstorm.api.bolt import EVERYWHERE
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.api.tuples import Tuple
@@ -61,7 +62,7 @@ class SideIntake:
             self.others[component, stream] = batch.column(0)[-1].as_py()
 
 
-class SideCommitter(BatchBolt, Committer):
+class SideCommitter(AssembledCommitter):
     """Committer of a component with one side; until `finish_batch` it collects the tuples of the side.
 
     Args:

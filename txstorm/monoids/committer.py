@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import StateHandle, arrow_type
@@ -132,7 +133,7 @@ def _rows(batch: pa.RecordBatch, names: Sequence[str]) -> list[tuple[Any, ...]]:
     return list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
 
 
-class MonoidCommitter(BatchBolt, Committer):
+class MonoidCommitter(AssembledCommitter):
     """Base class of committers that take the place of a `MonoidBolt`, and merge what a transaction brings."""
 
     def __init__(self, plan: MonoidPlan) -> None:

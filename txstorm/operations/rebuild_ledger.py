@@ -19,7 +19,8 @@ from txstorm.ledger.open import chosen_ledger, ledger_is_there, local_directory,
 from txstorm.ledger.port import Put, in_commits
 from txstorm.ledger.values import encode_value
 from txstorm.operations.savepoints import forget_notes, noted_savepoints
-from txstorm.recovery.lost_ledger import Found, find_tables, outside_folders, unfinished_group
+from txstorm.recovery.lost_ledger import Found, find_tables, unfinished_group
+from txstorm.storage.tables.directory import outside_refs
 from txstorm.storage.tables.intent import UNKNOWN, Intent, TxidRecord
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ def rebuild(directory: Path) -> Rebuilt:
 
 def _outside(directory: Path) -> dict[str, int]:
     """Map each map and outlet to `UNKNOWN`, since only its commit mark records its last txid."""
-    return {ref.uri: UNKNOWN for ref in outside_folders(directory)}
+    return {ref.uri: UNKNOWN for ref in outside_refs(directory)}
 
 
 def _last(found: Found, uri: str, intent: Intent | None) -> int:

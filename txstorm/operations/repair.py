@@ -11,8 +11,8 @@ from txstorm.books.data_directory import topology_in
 from txstorm.errors import InputError
 from txstorm.ledger.open import open_ledger
 from txstorm.recovery.table_checks import publications, raise_reachable
-from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import OUTSIDE, Intent
+from txstorm.storage.tables.identity import TopologyIdentity
+from txstorm.storage.tables.intent import Intent, is_outside
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _check_unpublished(data_dir: Path, intent: Intent) -> None:
                 "abandoned: fix what blocks the other tables and start the topology, which rolls them forward; only a "
                 f"rewind to before txid {intent.first} undoes them"
             )
-        if one.published is None and not (unpublished and table_ref(one.uri).kind in OUTSIDE):
+        if one.published is None and not (unpublished and is_outside(one.uri)):
             raise InputError(
                 f"{data_dir}: whether {one.uri} holds txids {intent.first}-{intent.last} is unknown: {one.cause}; "
                 "they cannot be abandoned before it can be read"

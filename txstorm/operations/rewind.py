@@ -21,11 +21,10 @@ from txstorm.recovery.key_texts import old_texts
 from txstorm.recovery.rewind import carry_out, finish_rewind, plan_table
 from txstorm.recovery.take_over import check, take_over
 from txstorm.results.views import read_directory_history
-from txstorm.state.external.registry import waits_for_code
 from txstorm.stateful.target import STATES_FILE
-from txstorm.storage.tables.directory import Directory, table_refs
+from txstorm.storage.tables.directory import Directory, outside_refs, table_refs
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
-from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, DIRECTORIES, OUTSIDE, STAGED, STATE
+from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, STAGED, STATE, is_outside
 from txstorm.topology.graph import Topology
 
 MENTIONED = 20
@@ -211,15 +210,9 @@ def _check_wanted(directory: Path, books: Books, txid: int) -> None:
 
 def _outside(directory: Path, books: Books) -> set[str]:
     """Return the maps and outlets that are recorded in the ledger or have staged files, except dropped ones."""
-    recorded = {uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE}
-    folders = (directory / DIRECTORIES[kind] for kind in OUTSIDE)
-    staged = {
-        f"{one.name}/{found.name}"
-        for one in folders
-        if one.is_dir()
-        for found in one.iterdir()
-        if any(found.glob(f"{STAGED}/*"))  # an empty directory may be left by a start that was killed or fenced
-    }
+    recorded = {uri for uri in books.tables() if is_outside(uri)}
+    # An empty directory may be left by a start that was killed or fenced.
+    staged = {one.uri for one in outside_refs(directory) if any((directory / one.uri).glob(f"{STAGED}/*"))}
     return (recorded | staged) - books.dropped().tables.keys()
 
 
@@ -244,7 +237,7 @@ def _check_outside(directory: Path, books: Books, outside: Collection[str], keep
 
 
 def _check_waiting(directory: Path, books: Books) -> None:
-    waiting = [intent for intent in books.live_intents() if waits_for_code(intent)]
+    waiting = [intent for intent in books.live_intents() if intent.waits_for_code]
     if waiting:
         raise InputError(
             f"{directory}: txids {waiting[0].first}-{waiting[-1].last} are decided and wait for a map or outlet; start "

@@ -35,8 +35,8 @@ from txstorm.results.read import check_txid, has_letters, left_out, list_sinks, 
 from txstorm.results.views import checked_txid
 from txstorm.storage.tables.as_of import too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
-from txstorm.storage.tables.identity import TableRef, table_ref
-from txstorm.storage.tables.intent import CHANGES, LETTERS, OUTSIDE, SINK, STATE
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import CHANGES, LETTERS, SINK, STATE, is_outside
 from txstorm.storage.tables.table import DeltaTableState
 
 log = logging.getLogger(__name__)
@@ -351,7 +351,7 @@ def _made(
 
 def outside_tables(books: Books) -> tuple[str, ...]:
     """Return the maps and outlets, which no savepoint contains."""
-    return tuple(uri for uri in books.tables() if table_ref(uri).kind in OUTSIDE)
+    return tuple(uri for uri in books.tables() if is_outside(uri))
 
 
 def open_tables(tables: Mapping[TableRef, DeltaTableState], txid: int) -> dict[str, SavedTable]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from txstorm.api.external import ManagedState
+from txstorm.api.join_store import StoreUse
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
 from txstorm.plan.stages import Plan
 from txstorm.topology.pictures.model import printable
@@ -36,13 +38,13 @@ def _table_obstacles(plan: Plan, name: str) -> Iterator[str]:
     topology = plan.topology
     if topology.component(name).external:
         yield "it has effects of its own (external)"
-    if hasattr(topology.component(name).object, "managed"):
+    if topology.component(name).is_stateful:
         yield "a stateful bolt may read any key of its state"
     if topology.component(name).timers:
         yield "it has timers, which the driver keeps"
-    for kind, targets in (("map", topology.maps), ("outlet", topology.outlets)):
-        for target in targets.get(name, ()):
-            yield f"{kind} {target.name} is reached through a connection of the driver"
+    for one in topology.targets.get(name, ()):
+        if not isinstance(one, ManagedState | StoreUse):
+            yield f"{one.committed_as} {one.name} is reached through a connection of the driver"
     states = topology.states.get(name, ())
     for state in states:
         if isinstance(state, CollectionState):

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txstorm.api.external import MapState
+from txstorm.api.assembly import AssembledCommitter
+from txstorm.api.external import ManagedState, MapState, Outlet, TargetDeclaration
+from txstorm.api.join_store import StoreUse
 from txstorm.api.names import DEFAULT_STREAM, counted
 from txstorm.api.state import MERGE, SPARK, CollectionState, KeyedState, SinkTable
 from txstorm.display import duration_text
@@ -143,19 +145,27 @@ def _tables(topology: Topology, name: str) -> list[Branch]:
         Branch(f"state {state.name}: {_columns(state)}, {_kept(owner, state)}{_writer(state)}")
         for state in topology.states.get(name, ())
     ]
-    managed = topology.managed.get(name)
-    if managed is not None and managed.provider is not None:
-        whose = "shared by its tasks" if managed.shared else "one per task"
-        states.append(Branch(f"state {name}: in {type(managed.provider).__name__}, {whose}, kept until removed"))
     sinks = [Branch(f"sink {sink.name}: sinks/{sink.name}{_writer(sink)}") for sink in topology.sinks.get(name, ())]
-    outlets = [
-        Branch(f"outlet {outlet.name}: {type(outlet.writer).__name__}") for outlet in topology.outlets.get(name, ())
-    ]
-    maps = [Branch(f"map {map_state.name}: {_store(map_state)}") for map_state in topology.maps.get(name, ())]
-    use = topology.stores.get(name)
-    done = "filled once a transaction is decided" if use is not None and use.fills else "looked up in each transaction"
-    stores = [] if use is None else [Branch(f"store {type(use.store).__name__}: {done}")]
-    return states + sinks + outlets + maps + stores
+    return states + sinks + [Branch(text) for one in topology.targets.get(name, ()) if (text := _outside(one))]
+
+
+def _outside(one: TargetDeclaration) -> str:
+    """Describe what is committed outside of the tables; nothing for hooks alone."""
+    match one:
+        case ManagedState(provider=None):
+            return ""
+        case ManagedState():
+            whose = "shared by its tasks" if one.shared else "one per task"
+            return f"state {one.name}: in {type(one.provider).__name__}, {whose}, kept until removed"
+        case Outlet():
+            return f"outlet {one.name}: {type(one.writer).__name__}"
+        case MapState():
+            return f"map {one.name}: {_store(one)}"
+        case StoreUse():
+            done = "filled once a transaction is decided" if one.fills else "looked up in each transaction"
+            return f"store {type(one.store).__name__}: {done}"
+        case _:
+            return f"{one.committed_as} {one.name}: a kind of this topology's code"
 
 
 def _store(one: MapState) -> str:
@@ -173,7 +183,7 @@ def _columns(state: KeyedState) -> str:
 
 def _kept(owner: Any, state: KeyedState) -> str:
     """Describe for how long the rows of a state are kept; ready-made components know it of the states they manage."""
-    known = owner.retention(state.name) if hasattr(owner, "retention") else None
+    known = owner.retention(state.name) if isinstance(owner, AssembledCommitter) else None
     if known is not None:
         return str(known)
     return "kept until removed" if state.ttl is None else f"kept for {duration_text(state.ttl)}"

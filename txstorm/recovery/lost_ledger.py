@@ -22,14 +22,12 @@ import pyarrow.parquet as pq
 from txstorm.clients.delta.footer_digest import check_seal
 from txstorm.clients.delta.log import paths_of
 from txstorm.errors import DataDirectoryError, TableCorrupt
-from txstorm.storage.tables.directory import table_refs
+from txstorm.storage.tables.directory import outside_refs, table_refs
 from txstorm.storage.tables.history import read_history
 from txstorm.storage.tables.identity import TableRef, is_merged
 from txstorm.storage.tables.intent import (
     CHANGES,
-    DIRECTORIES,
     MAP,
-    OUTSIDE,
     STAGED,
     STATE,
     UNKNOWN,
@@ -221,12 +219,6 @@ def _disagreed(last: int, table: str, found: object, other: str, expected: objec
     )
 
 
-def outside_folders(data_dir: Path) -> list[TableRef]:
-    """Return the maps and outlets that have staged rows in `data_dir`; their published rows are in external systems."""
-    found = [(kind, data_dir / DIRECTORIES[kind]) for kind in OUTSIDE]
-    return [TableRef(kind, one.name) for kind, folder in found if folder.is_dir() for one in sorted(folder.iterdir())]
-
-
 def unfinished_group(data_dir: Path, found: Found) -> Intent | None:
     """Return the intent of the last group if some table may lack it; None if all contain it, or if no table records it.
 
@@ -277,7 +269,7 @@ def _waiting(data_dir: Path, found: Found, begins: tuple[str, ...], published: s
     for uri, table in found.tables.items():
         if uri not in published and (files := _begun(data_dir / uri, begins)):
             yield _table(table.ref, data_dir, files, table.last_txid())
-    for ref in outside_folders(data_dir):
+    for ref in outside_refs(data_dir):
         if files := _begun(data_dir / ref.uri, begins):
             yield _table(ref, data_dir, files, _outside_txid(data_dir / ref.uri, found))
 

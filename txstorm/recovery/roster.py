@@ -7,7 +7,7 @@ unless the operator drops it by name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from txstorm.books.books import Books
 from txstorm.books.records import Dropped
 from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.recovery.table_checks import mark_dropped
-from txstorm.state.external.registry import check_declared, declared_uris
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
 from txstorm.storage.tables.directory import Directory, TableDirectory
-from txstorm.storage.tables.identity import TopologyIdentity
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
+from txstorm.storage.tables.intent import Intent
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,7 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
         DataDirectoryError: transactions in flight need a source that the code does not declare.
     """
     gone, declared = books.dropped(), _declared(topology)
-    check_declared(
-        declared_uris(topology.maps, topology.outlets, topology.managed, topology.fills), books.live_intents()
-    )
+    _check_waiting(_outside(topology), books.live_intents())
     tables = undeclared_tables(books, declared) - {LETTERS_REF.uri}
     sources = _recorded_sources(topology, books) - sources_of(topology.spout.object) - gone.sources.keys()
     left = {**{uri: uri for uri in sorted(tables)}, **{f"{SOURCE}{name}": name for name in sorted(sources)}}
@@ -132,7 +130,7 @@ def _declared(topology: Topology) -> dict[str, str]:
     """Return the ledger name → name in messages of every declared table, map and outlet."""
     states = {**topology.states, **topology.kept}
     found = {one.refs[0].uri: one.label for one in declarations(states, topology.sinks)}
-    for uri in declared_uris(topology.maps, topology.outlets, topology.managed, topology.fills):
+    for uri in _outside(topology):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"
     # A state declared with the other layout is refused later, with a specific message, when its table is opened.
@@ -142,6 +140,24 @@ def _declared(topology: Topology) -> dict[str, str]:
         if directory in other:
             found.setdefault(f"{other[directory]}/{name}", label)
     return found
+
+
+def _outside(topology: Topology) -> set[str]:
+    """Return the uris of all that the topology commits outside of the tables."""
+    declared = (one for some in topology.targets.values() for one in some if one.commits)
+    return {TableRef(one.committed_as, one.name).uri for one in declared}
+
+
+def _check_waiting(declared: Collection[str], live: Sequence[Intent]) -> None:
+    """Raise `StateError` if `live` intents have rows for something outside that the topology does not declare."""
+    for intent in live:
+        for table in intent.tables:
+            if table.outside and table.uri not in declared:
+                raise StateError(
+                    f"{table.kind} {table.name!r}: txids {intent.first}-{intent.last} are decided and have rows for "
+                    f"it, but the topology no longer declares it: start it once with the code that does, and the "
+                    f"{table.kind}'s store"
+                )
 
 
 def _recorded_sources(topology: Topology, books: Books) -> set[str]:

@@ -13,8 +13,8 @@ from txstorm import faults
 from txstorm.clients.delta.handle import is_table
 from txstorm.errors import FencedError, TableCorrupt, TxstormError
 from txstorm.storage.tables.directory import TableDirectory, check_there, placed
-from txstorm.storage.tables.identity import TableRef, TopologyIdentity, table_ref, tables_of
-from txstorm.storage.tables.intent import OUTSIDE, Intent, IntentTable
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity, tables_of
+from txstorm.storage.tables.intent import Intent, IntentTable, is_outside
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
 
@@ -122,7 +122,7 @@ def roll_forward(where: Path | TableDirectory, intent: Intent, epoch: int) -> di
     return {
         table.uri: _publish(place, owner, number, table, intent, epoch)
         for number, table in enumerate(intent.tables, start=1)
-        if table.kind not in OUTSIDE
+        if not table.outside
     }
 
 
@@ -181,7 +181,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: TopologyIden
         FencedError: a newer coordinator leads a table.
     """
     names = list(recorded)
-    unreached = {uri: ELSEWHERE for uri in names if table_ref(uri).kind in OUTSIDE}
+    unreached = {uri: ELSEWHERE for uri in names if is_outside(uri)}
     for ref in tables_of(names):
         try:
             DeltaTableState.open(data_dir, owner, ref).raise_epoch(epoch)
@@ -193,7 +193,7 @@ def raise_reachable(data_dir: Path, recorded: Iterable[str], owner: TopologyIden
 
 
 def _publication(data_dir: Path, owner: TopologyIdentity, table: IntentTable, intent: Intent) -> Publication:
-    if table.kind in OUTSIDE:
+    if table.outside:
         return Publication(table.uri, None, ELSEWHERE)
     if not is_table(data_dir / table.uri):
         return Publication(table.uri, False, "there is no table")

@@ -13,7 +13,6 @@ from txstorm.errors import FencedError, TableCorrupt
 from txstorm.ledger.paths import meta_path
 from txstorm.ledger.port import Delete
 from txstorm.recovery.table_checks import check_raised, check_tables, mark_dropped, raise_epochs, roll_forward
-from txstorm.state.external.registry import waits_for_code
 from txstorm.storage.tables.directory import TableDirectory, placed
 from txstorm.storage.tables.history import history_rows
 from txstorm.storage.tables.identity import TopologyIdentity
@@ -107,7 +106,7 @@ def roll_tables_forward(where: Path | TableDirectory, books: Books, live: Sequen
         books.check_lease()
         log.info("rolling txids %s-%s forward", intent.first, intent.last)
         versions = roll_forward(where, intent, books.epoch)
-        if waiting or waits_for_code(intent):
+        if waiting or intent.waits_for_code:
             waiting.append((intent, versions))
         else:
             complete(books, intent, versions)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.api.attempt import TransactionAttempt
+from txstorm.api.external import ManagedState, MapState
+from txstorm.api.join_store import StoreUse
 from txstorm.books.data_directory import check_readable
 from txstorm.books.records import Identity
 from txstorm.engine.port import SOURCE, Pack, TxidInput
@@ -143,19 +145,15 @@ def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:
 
 def _kept_elsewhere(topology: Topology) -> str:
     """Describe the topology's external stores, which a replay can neither read as of a txid nor leave unchanged."""
-    maps = [
-        f"map {one.name!r} of {owner} is in an external store"
-        for owner, found in topology.maps.items()
-        for one in found
-    ]
+    outside = []
+    for owner, one in ((owner, one) for owner, found in topology.targets.items() for one in found):
+        if isinstance(one, StoreUse):
+            outside.append(f"the store of {owner} is in an external system")
+        elif not isinstance(one, ManagedState):
+            place = "store" if isinstance(one, MapState) else "system"
+            outside.append(f"{one.committed_as} {one.name!r} of {owner} is in an external {place}")
     external = [f"{one.id} is external" for one in topology.components if one.external]
-    outlets = [
-        f"outlet {one.name!r} of {owner} is in an external system"
-        for owner, found in topology.outlets.items()
-        for one in found
-    ]
-    stores = [f"the store of {owner} is in an external system" for owner in topology.stores]
-    return ", ".join([*maps, *outlets, *stores, *external])
+    return ", ".join([*outside, *external])
 
 
 class Source:

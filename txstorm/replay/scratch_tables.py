@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,13 +27,12 @@ from txstorm.results.read import (
 )
 from txstorm.spouts.kept_rows import KeptRows
 from txstorm.state.collections import CollectionGroup, state_group
-from txstorm.state.commit_group import CommitHandles, CommitTables
+from txstorm.state.commit_group import CommitHandles, Targets
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import StateIndex
 from txstorm.state.index.open import state_index
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
-from txstorm.state.unpublished import Unpublished
 from txstorm.storage.rows.schema import PREV, TXID, stored_fields
 from txstorm.storage.tables.declared import DeclaredTable, declarations
 from txstorm.storage.tables.identity import TableRef, table_ref
@@ -69,20 +67,16 @@ class ReplayTables:
         self._committers = [one.object for one in topology.components if isinstance(one.object, Committer)]
         self._committed = Committed(data_dir)
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
-        self._states: dict[str, StateGroup | CollectionGroup] = {}
-        self._sinks: dict[str, SinkGroup] = {}
-        states: dict[str, tuple[str, Unpublished[Any]]] = {}
-        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
+        members: list[StateGroup | CollectionGroup | SinkGroup] = []
         self._kept = KeptRows(topology.spout.id, topology.spout.object)
         for one in declarations({**topology.states, **topology.kept}, topology.sinks):
-            table, name = self._checked(data_dir, one), one.table.name
+            table = self._checked(data_dir, one)
             if isinstance(table, SinkTable):
-                self._sinks[name] = SinkGroup(table)
-                sinks[name] = one.component, self._sinks[name]
+                members.append(SinkGroup(table))
             else:
-                self._states[name] = state_group(table, self._loaded(data_dir, table, before, committed))
-                states[name] = one.component, self._states[name]
-        self._tables = CommitTables(states, sinks, ())
+                members.append(state_group(table, self._loaded(data_dir, table, before, committed)))
+            members[-1].component = one.component
+        self._targets, self._members = Targets(members), members
 
     def _checked(self, data_dir: Path, one: DeclaredTable) -> KeyedState | SinkTable:
         """Return the declaration; raise `StateError` unless the table has the columns that the code declares."""
@@ -115,14 +109,14 @@ class ReplayTables:
         `rows` returns its rows until `follow` is called.
         """
         txid = txid_input.attempt.txid
-        self._tables.begin(txid, txid_input.stamp)
-        resources = CommitHandles(txid, self._tables)
+        self._targets.begin(txid, txid_input.stamp)
+        resources = CommitHandles(txid, self._targets)
         run = CommitRun(program, txid_input, processed.cargo, resources)
         try:
             run.run()
             self._kept.write(txid_input.document, resources)
-            for group in self._groups():
-                group.end_txid(txid)
+            for one in self._members:
+                one.end_txid(txid)
         except CommitFailed as failure:
             self._caught(failure.__cause__ or failure)
             return failure.row
@@ -137,10 +131,7 @@ class ReplayTables:
         Tables that begin later, or were dropped before, are omitted because there is no record to compare with, as are
         dropped tables that the code no longer declares.
         """
-        replayed: dict[str, pa.Table | None] = {
-            TableRef(CHANGES, name).uri: group.changes(txid, txid) for name, group in self._states.items()
-        }
-        replayed |= {TableRef(SINK, name).uri: group.changes(txid, txid) for name, group in self._sinks.items()}
+        replayed = {one.ref.uri: one.changes(txid, txid) for one in self._members}
         uris = dict.fromkeys([*replayed, *self._committed.kinds])
         lives = {uri: self._committed.lives.get(uri, (0, None)) for uri in uris}
         right = [
@@ -157,18 +148,15 @@ class ReplayTables:
 
     def follow(self, txid: int) -> None:
         """Undo `commit` and apply the recorded changes of `txid` to the states."""
-        for group in self._groups():
-            group.drop_from(txid)
+        for one in self._members:
+            one.drop_from(txid)
         for name, index in self._indexes.items():
             rows = self._committed.of(TableRef(CHANGES, name).uri, txid)
             if rows is not None and rows.num_rows:
                 index.load(rows)
 
-    def _groups(self) -> list[Unpublished[Any]]:
-        return [*self._states.values(), *self._sinks.values()]
-
     def _keys(self, uri: str) -> Sequence[str] | None:
-        declared = {TableRef(CHANGES, name).uri: group.keys.names for name, group in self._states.items()}
+        declared = {one.ref.uri: one.keys.names for one in self._members if not isinstance(one, SinkGroup)}
         return self._committed.kinds.get(uri, declared.get(uri))
 
 

@@ -23,7 +23,7 @@ from txstorm.storage.rows.ttl import alive, moment, ttl_of
 from txstorm.storage.tables.as_of import bound_as_of, check_right, too_old, version_as_of, why_not
 from txstorm.storage.tables.declared import LETTERS_REF
 from txstorm.storage.tables.identity import KEYS, VALUES, TableRef, is_merged, table_ref
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, MAP, SINK, STATE
+from txstorm.storage.tables.intent import CHANGES, MAP, SINK, STATE
 from txstorm.storage.tables.merge_layout import no_changes
 from txstorm.storage.tables.rewrite import folded
 from txstorm.storage.tables.table import DeltaTableState, open_table
@@ -299,7 +299,7 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
     known = _names(data_dir, kind)
     if name not in known:
         what = "sink" if kind == SINK else "state"
-        if (data_dir / DIRECTORIES[MAP] / name).is_dir():
+        if (data_dir / TableRef(MAP, name).uri).is_dir():
             raise StateError(f"{data_dir}: {name!r} is a map in an external store; read it there")
         raise StateError(f"{data_dir}: no {what} {name!r}{near(name, known)}; it has {', '.join(known) or 'none'}")
     return open_table(data_dir, TableRef(kind, name))
@@ -308,7 +308,7 @@ def _open(data_dir: Path, kind: str, name: str) -> DeltaTableState:
 def _names(data_dir: Path, kind: str) -> list[str]:
     # Either table suffices for a state to be known: a state that lacks the other one is damaged, not unknown.
     kinds = (SINK,) if kind == SINK else (CHANGES, STATE)
-    found = (path for one in kinds for path in (data_dir / DIRECTORIES[one]).glob("*") if is_table(path))
+    found = (path for one in kinds for path in (data_dir / TableRef(one, "").uri).glob("*") if is_table(path))
     return sorted({path.name for path in found})
 
 

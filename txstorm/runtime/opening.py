@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pyarrow as pa
 
 from txstorm import faults
 from txstorm.api.attempt import FIRST_TXID
 from txstorm.api.composite import kept_states
+from txstorm.api.external import ManagedState, MapState, Outlet, OwnTarget, TargetDeclaration
+from txstorm.api.join_store import StoreUse
 from txstorm.books.books import Books
 from txstorm.books.data_directory import VERSION, check_directory, make_directory, was_run, write_format
 from txstorm.books.origin import CodeOrigin
@@ -54,16 +56,18 @@ from txstorm.runtime.session import Session
 from txstorm.runtime.standby import Tell, real_end, take_lease
 from txstorm.spouts.executors import check_spout, planner
 from txstorm.spouts.port import SpoutPlanner
-from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.external.maps import StoredMap
+from txstorm.state.external.targets import ExternalTarget, StoredOutlet
 from txstorm.state.index.index import Bounds
-from txstorm.state.store import DeclaredResources, RecordedTables, StateStore, StoreSettings
-from txstorm.stateful.target import stateful_targets
+from txstorm.state.store import RecordedTables, StateStore, StoreSettings
+from txstorm.stateful.target import StatefulTarget
 from txstorm.storage.rows.dead_letters import TABLE_SCHEMA
-from txstorm.storage.tables.declared import LETTERS_REF
+from txstorm.storage.tables.declared import LETTERS_REF, declarations
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TopologyIdentity
+from txstorm.storage.tables.intent import KINDS
 from txstorm.storage.tables.spark_writer import SparkWriter, spark_writer
-from txstorm.topology.graph import Topology
+from txstorm.topology.graph import Component, Topology
 from txstorm.topology.rebalance import rebalanced_before
 from txstorm.topology.settings import Settings
 
@@ -314,23 +318,17 @@ def _lead(start: Start, running: Topology, books: Books, writer: SparkWriter | N
         raise SettingError(f"setting log_entries: {min(map(str, unknown))!r} is no sink; sinks are {there}")
     letters = TABLE_SCHEMA if settings.dead_letters or LETTERS_REF.uri in recorded else None
     bounds = Bounds(memory=settings.index_cache_bytes // max(1, sum(map(len, topology.states.values()))))
+    owner = TopologyIdentity(topology.id, identity.incarnation, identity.timeline)
     store = StateStore.open(
-        data_dir,
-        TopologyIdentity(topology.id, identity.incarnation, identity.timeline),
-        DeclaredResources(
-            {**running.states, **running.kept},
-            topology.sinks,
-            topology.maps,
-            topology.outlets,
-            letters,
-            partial(_managed_targets, topology),
-        ),
+        place,
+        owner,
+        declarations({**running.states, **running.kept}, topology.sinks, letters),
         RecordedTables(known is None, committed, recorded),
+        _outside_targets(topology, data_dir, owner),
         settings=StoreSettings(
             bounds, settings.log_retention, settings.log_bounds, settings.state_max_lag, start.options.lanes
         ),
         spark=writer,
-        opened=place,
     )
     store.raise_epoch(books.epoch)
     _lead_outside(store, books, committed, waiting, Patience(books, start.sleep))
@@ -363,15 +361,35 @@ def _claim(start: Start, running: Topology, books: Books, place: Directory) -> t
             return identity, known
 
 
-def _managed_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget]:
-    """Return the commit targets of stateful bolts and of join stores."""
-    managed = [(topology.component(name), one) for name, one in topology.managed.items()]
-    found: list[ExternalTarget] = [*stateful_targets(managed, data_dir, owner)]
-    if topology.stores:
-        from txstorm.joins.delay.store_target import store_targets
+def _outside_targets(topology: Topology, data_dir: Path, owner: TopologyIdentity) -> list[ExternalTarget[Any, Any]]:
+    """Return what the topology commits outside of the tables, in the order of publication."""
+    found = [(topology.component(name), one) for name, some in topology.targets.items() for one in some]
+    order = [kind.name for kind in KINDS]
+    found.sort(key=lambda pair: order.index(pair[1].committed_as) if pair[1].committed_as in order else len(order))
+    made = [_outside_target(component, one, data_dir, owner) for component, one in found]
+    for target in made:
+        target.meet(made)
+    return made
 
-        found += store_targets(topology.stores, data_dir, owner)
-    return found
+
+def _outside_target(
+    component: Component, declared: TargetDeclaration, data_dir: Path, owner: TopologyIdentity
+) -> ExternalTarget[Any, Any]:
+    match declared:
+        case MapState():
+            return StoredMap(data_dir, owner, component.id, declared)
+        case Outlet():
+            return StoredOutlet(data_dir, owner, component.id, declared)
+        case ManagedState():
+            return StatefulTarget(data_dir, owner, component, declared)
+        case StoreUse():
+            from txstorm.joins.delay.store_target import FilledStore, ReadStore  # joins are slow to import
+
+            return FilledStore(data_dir, owner, declared) if declared.fills else ReadStore(data_dir, declared)
+        case OwnTarget():
+            target: ExternalTarget[Any, Any] = declared.make(data_dir, owner, component.id, declared)
+            return target
+    raise TypeError(f"{declared!r} is no declaration of a commit target")
 
 
 def _check_same(topology: Topology, identity: Identity, data_dir: Path) -> None:

@@ -28,6 +28,7 @@ from txstorm.state.index.collection_index import CollectionIndex, PublishedLayer
 from txstorm.state.index.layers import Layers, Source, Sources
 from txstorm.state.index.sorted_rows import ALL, Arrays, Found, Owners, SortedRows, Span, few
 from txstorm.state.keyed import StateGroup
+from txstorm.state.target import used_outside
 from txstorm.state.unpublished import UnpublishedState, written_twice
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.eviction import NO_BOUND, Numbers, limit_of, words
@@ -37,7 +38,6 @@ from txstorm.storage.rows.schema import (
     PLACE,
     SEQUENCE,
     STAMP,
-    changes_schema,
     order_field,
 )
 from txstorm.typed import python_values, restored
@@ -329,24 +329,13 @@ class TaskCollection:
 
     def _check_active(self) -> None:
         if not self.active:
-            raise StateError(
-                f"state {self._group.state.name!r} of {self._where} used outside finish_batch; state is read and "
-                "written in finish_batch of a committer only: collect in execute, write there"
-            )
+            raise used_outside(f"state {self._group.state.name!r} of {self._where}")
 
     def _error(self, what: str) -> StateError:
         return StateError(f"state {self._group.state.name!r} ({self._where}): {what}")
 
 
-@dataclass(frozen=True)
-class EndedChanges:
-    """Changes of one ended txid."""
-
-    txid: int
-    changes: PublishedRows
-
-
-class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
+class CollectionGroup(UnpublishedState[TaskCollection, PublishedRows]):
     """Writes of unpublished txids to a collection state, as layers over its index.
 
     Attributes:
@@ -360,7 +349,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
     holds = "collections"
 
     def __init__(self, state: CollectionState, index: CollectionIndex) -> None:
-        super().__init__(changes_schema(state), state.name)
+        super().__init__(state)
         self.state = state
         self.owners = KeyForm(KeyedState(state.name, state.key, state.value))
         self.order = Column(f"state {state.name!r}", "order column", order_field(state))
@@ -470,19 +459,16 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
     def _new_handle(self, component: str, task: int, txid: int) -> TaskCollection:
         return TaskCollection(self, component, task, txid)
 
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, by txid, key group and key; None if none."""
-        with self._lock:
-            ended = [one for one in self._ended if first <= one.txid <= last]
-        return pa.concat_tables([self._rows.table(one.txid, one.changes) for one in ended]) if ended else None
+    def _rows_of(self, ended: Mapping[int, PublishedRows]) -> pa.Table:
+        # By txid, key group and key.
+        return pa.concat_tables([self._rows.table(txid, changes) for txid, changes in ended.items()])
 
-    def apply(self, last: int) -> None:
-        """Move the rows of txids up to `last` into the index; called once they are published."""
+    def _release(self, last: int) -> None:
         with self._lock:
-            published = [ended for ended in self._ended if ended.txid <= last]
+            published = {txid: changes for txid, changes in self._ended.items() if txid <= last}
             if published:
-                self._index.apply([ended.changes for ended in published], published[-1].txid)
-            self._keep([ended for ended in self._ended if ended.txid > last])
+                self._index.apply(list(published.values()), max(published))
+            super()._release(last)
             self._applied = last
 
     def remembered(self, task: tuple[str, int], txid: int) -> Any:
@@ -500,12 +486,12 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         super()._drop_ended(txid)
         self._memory = {one: values for one, values in self._memory.items() if one < txid}
 
-    def _lay_over(self, ended: EndedChanges) -> None:
+    def _lay_over(self, ended: PublishedRows) -> None:
         layers, apart = self._overlay
-        self._overlay = layers, [*apart, ended.changes]
+        self._overlay = layers, [*apart, ended]
 
-    def _keep(self, ended: list[EndedChanges]) -> None:
-        self._ended, self._overlay = ended, (PublishedLayers(), [one.changes for one in ended])
+    def _keep_ended(self, ended: dict[int, PublishedRows]) -> None:
+        self._ended, self._overlay = ended, (PublishedLayers(), list(ended.values()))
 
     def _unpublished(self) -> PublishedLayers:
         """Return the rows of the ended txids in few blocks."""
@@ -521,7 +507,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
                 self._lock.release()
         return layers
 
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> EndedChanges | None:
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskCollection]) -> PublishedRows | None:
         kept = {place: handle.kept for place, handle in tasks.items() if handle.kept is not None}
         if kept:
             needed = self._applied, txid - 1  # the txids after which this one, or the first one of its group, can run
@@ -530,8 +516,7 @@ class CollectionGroup(UnpublishedState[TaskCollection, EndedChanges]):
         self._check_claims(txid, written)
         layers, apart = self._overlay
         known = max([self._index.bound, layers.bound, *(one.bound for one in apart)])
-        changes = combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
-        return None if changes is None else EndedChanges(txid, changes)
+        return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
 
     def _bound(self, handles: Sequence[TaskCollection]) -> int:
         """Return the lowest bound that the tasks have given; `NO_BOUND` if any has given none."""

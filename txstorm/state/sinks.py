@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from txstorm.api.state import SinkTable
 from txstorm.errors import StateError
-from txstorm.state.unpublished import Unpublished
+from txstorm.state.target import Target
 from txstorm.storage.rows.columns import Column
 from txstorm.storage.rows.schema import TXID, sink_fields, sink_schema
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import SINK
 
 
 class TaskSink:
@@ -88,17 +90,16 @@ class TaskSink:
         return pa.schema([column.field for column in self._columns])
 
 
-class SinkGroup(Unpublished[TaskSink]):
+class SinkGroup(Target[TaskSink, pa.Table]):
     """Unpublished rows of one sink or outlet, by txid."""
 
     accessor = "sink"
     holds = "appended rows"
 
-    def __init__(self, sink: SinkTable) -> None:
-        super().__init__(sink_schema(sink))
+    def __init__(self, sink: SinkTable, ref: TableRef | None = None) -> None:
+        super().__init__(ref or TableRef(SINK, sink.name), sink_schema(sink))
         self.sink = sink
         self._columns = [Column(f"sink {sink.name!r}", "column", field) for field in sink_fields(sink)]
-        self._ended: dict[int, pa.Table] = {}
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskSink:
         return TaskSink(self.sink, self._columns, component, task, txid)
@@ -110,41 +111,17 @@ class SinkGroup(Unpublished[TaskSink]):
             if handle is not None:
                 handle.collected()
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' rows of `txid`; called after all its tasks have finished.
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskSink]) -> pa.Table | None:
+        # Sorted by task, then in the order appended.
+        tables = [table for _, handle in sorted(tasks.items()) for table in handle.collected()]
+        if not (rows := sum(table.num_rows for table in tables)):
+            return None
+        txids = pa.chunked_array([pa.repeat(pa.scalar(txid, TXID.type), rows)])
+        columns = [
+            pa.chunked_array([chunk for table in tables for chunk in table[i].chunks])
+            for i in range(len(self._columns))
+        ]
+        return pa.table([*columns, txids], schema=self.schema)
 
-        Raises:
-            StateError: a row does not fit the columns.
-        """
-        with self._lock:
-            tasks = self._open.get(txid, {})
-            tables = []
-            for _, handle in sorted(tasks.items()):
-                handle.active = False
-                tables.extend(handle.collected())
-            rows = sum(table.num_rows for table in tables)
-            if rows:
-                txids = pa.chunked_array([pa.repeat(pa.scalar(txid, TXID.type), rows)])
-                columns = [
-                    pa.chunked_array([chunk for table in tables for chunk in table[i].chunks])
-                    for i in range(len(self._columns))
-                ]
-                self._ended[txid] = pa.table([*columns, txids], schema=self.schema)
-            self._open.pop(txid, None)
-
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {ended: table for ended, table in self._ended.items() if ended < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows of the ended txids `first` to `last`, sorted by txid and task, then in the order appended.
-
-        Returns None if there are no rows.
-        """
-        with self._lock:
-            tables = [self._ended[txid] for txid in sorted(self._ended) if first <= txid <= last]
-        return pa.concat_tables(tables) if tables else None
-
-    def apply(self, last: int) -> None:
-        """Discard the rows of txids up to `last`; called once they are published."""
-        with self._lock:
-            self._ended = {txid: table for txid, table in self._ended.items() if txid > last}
+    def _rows_of(self, ended: Mapping[int, pa.Table]) -> pa.Table:
+        return pa.concat_tables(ended.values())

@@ -5,57 +5,33 @@ It is one module: the order in which tables are opened, taken over and loaded is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from txstorm import faults
-from txstorm.api.external import MapState, Outlet
-from txstorm.api.state import SPARK, KeyedState, SinkTable
+from txstorm.api.state import SPARK, KeyedState
 from txstorm.errors import TableCorrupt
 from txstorm.lanes import THREADS, Lanes
 from txstorm.state.collections import state_group
-from txstorm.state.commit_group import CommitGroup, CommitTables
-from txstorm.state.external.registry import ExternalStores
+from txstorm.state.commit_group import CommitGroup, Targets
 from txstorm.state.external.targets import ExternalTarget
 from txstorm.state.index.collection_index import CollectionIndex
 from txstorm.state.index.index import Bounds, StateIndex
 from txstorm.state.index.open import opened_index
-from txstorm.state.pending_table import PendingTable
 from txstorm.state.sinks import SinkGroup
-from txstorm.state.task_staging import StagingPlace
-from txstorm.state.unpublished import Unpublished
-from txstorm.storage.tables.declared import DeclaredTable, declarations, letters_declaration
+from txstorm.state.target import StagingPlace, Target
+from txstorm.storage.tables.declared import DeclaredTable
 from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.identity import DEFAULT_SECONDS, TableRef, TopologyIdentity, log_properties
 from txstorm.storage.tables.identity import recorded as recorded_properties
-from txstorm.storage.tables.intent import CHANGES, CHECKPOINT, MAP, OUTLET, OUTSIDE, STATE, STORE, Intent, IntentTable
+from txstorm.storage.tables.intent import CHANGES, STATE, Intent, IntentTable
 from txstorm.storage.tables.merge_layout import Expiring
 from txstorm.storage.tables.spark_writer import SparkWriter
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.upkeep.schedule import UpkeepSchedule
-
-
-@dataclass(frozen=True)
-class DeclaredResources:
-    """All commit targets that a topology declares: mappings from components to their states, sinks, maps and outlets.
-
-    Attributes:
-        states, sinks, maps, outlets: the declarations, keyed by component.
-        letters: the columns of the dead-letter table; None if the topology has none.
-        managed: makes the commit targets of stateful bolts and join stores, given the data directory and its owner.
-    """
-
-    states: Mapping[str, Sequence[KeyedState]]
-    sinks: Mapping[str, Sequence[SinkTable]]
-    maps: Mapping[str, Sequence[MapState]] = field(default_factory=dict)
-    outlets: Mapping[str, Sequence[Outlet]] = field(default_factory=dict)
-    letters: pa.Schema | None = None
-    managed: Callable[[Path, TopologyIdentity], Sequence[ExternalTarget]] = lambda data_dir, owner: ()
 
 
 @dataclass(frozen=True)
@@ -125,42 +101,42 @@ class StateStore:
         owner: TopologyIdentity,
         declared: Sequence[DeclaredTable],
         tables: Mapping[TableRef, DeltaTableState],
-        outside: ExternalStores,
+        outside: Sequence[ExternalTarget[Any, Any]],
         settings: StoreSettings,
         spark: SparkWriter | None,
     ) -> None:
-        self.data_dir, self.owner, self.outside = place.path, owner, outside
+        self.data_dir, self.owner = place.path, owner
+        self.outside = Targets(outside, settings.lanes)
         self.upkeep = UpkeepSchedule(
             place,
             tables,
             settings.max_lag,
             self.load,
             settings.lanes,
-            applied=lambda uri: self._members[uri].applied,
-            unpublished=lambda uri: self._members[uri].unpublished() if uri in self._members else set(),
+            applied=lambda uri: self._targets[uri].applied,
+            unpublished=lambda uri: self._targets[uri].in_use() if uri in self._targets else set(),
         )
+        self._targets = self.outside  # and the tables, once they are loaded
         self._place = place
         self._declared, self._delta, self._settings, self._spark = declared, tables, settings, spark
-        self._tables: CommitTables | None = None
+        self._is_loaded = False
         self._lanes = settings.lanes
         self._loading = self._lanes.lock()
-        self._members: dict[str, PendingTable] = {}
         self._indexes: dict[str, StateIndex | CollectionIndex] = {}
         self._merging = frozenset(ref for one in declared if one.merged for ref in one.refs)
-        self._merged: list[tuple[int, Path]] = []
         self._late: Mapping[str, int] = {}  # tables that are not in the ledger yet → the txid after which they begin
 
     @classmethod
     def open(
         cls,
-        data_dir: Path,
+        place: Directory,
         owner: TopologyIdentity,
-        resources: DeclaredResources,
+        declared: Sequence[DeclaredTable],
         recorded: RecordedTables,
+        outside: Sequence[ExternalTarget[Any, Any]] = (),
         *,
         settings: StoreSettings | None = None,
         spark: SparkWriter | None = None,
-        opened: Directory | None = None,
     ) -> StateStore:
         """Open the tables of a topology: check them against the declarations, then create those that are missing.
 
@@ -168,14 +144,14 @@ class StateStore:
         created.
 
         Args:
-            data_dir: the data directory.
+            place: the data directory, with the tables that are open already; it checks that this run leads before a
+                table is created.
             owner: identity of the topology: its id, the incarnation of the data directory, and the timeline.
-            resources: tables, maps and outlets that the topology declares; external stores are not contacted yet.
+            declared: the tables that the topology declares.
             recorded: the ledger's record of the tables.
+            outside: what the topology commits outside of the tables; nothing is contacted yet.
             settings: settings of the tables and their indexes; None: the defaults.
             spark: the writer for tables declared with ``writer="spark"``; required if there are any.
-            opened: the directory with the tables that are open already, which checks that this run leads before a table
-                is created; None: no other process uses the directory.
 
         Raises:
             StateError: a declaration is invalid, or differs from its table.
@@ -183,16 +159,12 @@ class StateStore:
             DataDirectoryError: a table belongs to another topology.
         """
         settings = settings or StoreSettings()
-        declared = declarations(resources.states, resources.sinks)
-        if resources.letters is not None:
-            declared.append(letters_declaration(resources.letters))
-        place = opened or Directory(data_dir)
         found: dict[TableRef, DeltaTableState] = {}
         missing: list[tuple[DeclaredTable, TableRef]] = []
         for one in declared:
             found |= _opened(place, owner, one, recorded)
             missing += [(one, ref) for ref in one.refs if ref not in found]
-        _check_missing(data_dir, [ref for _, ref in missing], recorded)
+        _check_missing(place.path, [ref for _, ref in missing], recorded)
         for number, (one, ref) in enumerate(missing, start=1):
             promised = settings.promised(one, ref)
             about = {**one.about(ref), **recorded_properties(promised)}
@@ -203,8 +175,6 @@ class StateStore:
         for one in declared:
             if spark is not None and one.table.writer == SPARK:
                 found[one.refs[0]].use(spark)
-        managed = resources.managed(data_dir, owner)
-        outside = ExternalStores(data_dir, owner, resources.maps, resources.outlets, managed)
         made = cls(place, owner, declared, found, outside, settings, spark)
         if recorded.tables is not None:
             late = (one.refs[0] for one in declared if recorded.lacks(one.refs[0]))
@@ -253,31 +223,16 @@ class StateStore:
         is done.
         """
         with self._loading:
-            if self._tables is None:
-                self._tables = self._load()
+            if not self._is_loaded:
+                self._load()
+                self._is_loaded = True
 
-    def _load(self) -> CommitTables:
+    def _load(self) -> None:
         for table in self._delta.values():
             table.refresh()
-        states: dict[str, tuple[str, Unpublished[Any]]] = {}
-        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
-        letters: SinkGroup | None = None
-        for one in self._declared:
-            if isinstance(one.table, KeyedState):
-                states[one.table.name] = one.component, self._load_state(one)
-            elif one.letters:
-                letters = self._load_sink(one, one.table)
-            else:
-                sinks[one.table.name] = one.component, self._load_sink(one, one.table)
-        outside = self.outside.groups()
-        self._members.update(self.outside.members(outside))
-        states.update(self.outside.of_kind(MAP, outside))
-        sinks.update(self.outside.of_kind(OUTLET, outside))
+        made = [self._loaded(one) for one in self._declared]
+        self._targets = Targets([*made, *self.outside.members], self._lanes)
         self.upkeep.start()
-        managed = dict(
-            [*self.outside.of_kind(CHECKPOINT, outside).values(), *self.outside.of_kind(STORE, outside).values()]
-        )
-        return CommitTables(states, sinks, list(self._members.values()), letters, managed, self._lanes)
 
     @property
     def tables(self) -> Mapping[TableRef, DeltaTableState]:
@@ -301,8 +256,7 @@ class StateStore:
     def group(self, first: int) -> CommitGroup:
         """Begin a group with txid `first`, possibly while the previous group is being published."""
         self.load()
-        assert self._tables is not None
-        return CommitGroup(first, self._tables)
+        return CommitGroup(first, self._targets)
 
     def publish(self, intent: Intent, epoch: int) -> dict[str, int]:
         """Publish a decided group to all its tables in parallel, then to its maps and outlets.
@@ -315,41 +269,27 @@ class StateStore:
             TableCorrupt: a table is not at the txid that the intent expects.
             BlockedError: a commit cannot be made.
         """
+        self.load()
         numbered = list(enumerate(intent.tables, start=1))
-        tables = [(number, one) for number, one in numbered if one.kind not in OUTSIDE]
-        outside = [(number, one) for number, one in numbered if one.kind in OUTSIDE]
+        tables = [(number, one) for number, one in numbered if not one.outside]
         for _, one in tables:  # while nothing is published, a decided group can still be abandoned
             self._delta[TableRef(one.kind, one.name)].check_there()
         made = self._lanes.together([partial(self._publish_table, *one, intent, epoch) for one in tables])
         # Sequentially, on this thread: a user's connections need not be thread-safe.
-        for number, one in outside:
-            self.outside.publish(number, one, intent, epoch)
-            self._published(one.uri, intent.last)
+        for number, one in numbered:
+            if one.outside:
+                self._targets[one.uri].publish(number, one, intent, epoch)
         return {one.uri: version for (_, one), version in zip(tables, made, strict=True)}
 
-    def forget(self, before: int) -> None:
-        """Delete the staged files of groups that end before txid `before`, whose intents are no longer kept.
-
-        Only maps, outlets and tables with the layout ``merge`` have such files: the staged files of other tables are
-        part of the table once they are published.
-        """
-        self.outside.forget(before)
-        for last, path in self._merged:
-            if last < before:
-                path.unlink(missing_ok=True)
-        self._merged = [one for one in self._merged if one[0] >= before]
-
     def _publish_table(self, number: int, table: IntentTable, intent: Intent, epoch: int) -> int:
-        delta = self._delta[TableRef(table.kind, table.name)]
-        version = delta.publish(number, table, intent, epoch)
-        rows = self._published(table.uri, intent.last)
-        if table.kind == STATE:
-            self._merged += [(intent.last, delta.path / staged.path) for staged in table.files]
+        version, rows = self._targets[table.uri].publish(number, table, intent, epoch)
+        assert version is not None
         self.upkeep.published(table, intent.last, rows)
         return version
 
-    def _published(self, uri: str, last: int) -> pa.Table | None:
-        return self._members[uri].published(last) if uri in self._members else None  # no members: nothing is loaded yet
+    def forget(self, before: int) -> None:
+        """Delete the staged files of groups that end before txid `before`; see `Target.forget`."""
+        self._targets.forget(before)
 
     def sweep(self, live: Sequence[Intent]) -> list[str]:
         """Delete unreferenced files of this and older epochs; return their paths relative to the data directory.
@@ -358,7 +298,7 @@ class StateStore:
             live: intents still in the ledger, whose files are kept.
         """
         faults.point("sweep.before")
-        removed = self.upkeep.sweep(live) + self.outside.sweep(live, self.upkeep.epoch, self._members)
+        removed = self.upkeep.sweep(live) + self.outside.sweep(live, self.upkeep.epoch)
         faults.point("sweep.after")
         return removed
 
@@ -369,31 +309,26 @@ class StateStore:
         self.outside.close()
         for index in self._indexes.values():
             index.close()
-        self._tables = None
-        self._members.clear()
         self._indexes.clear()
 
     def _published_refs(self) -> list[TableRef]:
         return [ref for ref in self._delta if ref.kind != STATE or ref in self._merging]
 
-    def _load_state(self, one: DeclaredTable) -> Unpublished[Any]:
-        state = one.stored(self._delta[one.refs[0]])
-        published, kept = self._delta[one.refs[0]], self._delta[TableRef(STATE, state.name)]
-        changes, bounds = None if one.merged else published, self._settings.bounds
-        index = opened_index(self.data_dir, state, kept, changes, bounds, self._lanes)
-        group = state_group(state, index)
-        self._indexes[state.name] = index
-        due = [Expiring(kept.handle).is_due] if one.merged and state.ttl is not None else []
-        member = PendingTable(one.component, published.path, published.ref, group, published.last_txid(), *due)
-        self._members[published.ref.uri] = member
-        return group
-
-    def _load_sink(self, one: DeclaredTable, sink: SinkTable) -> SinkGroup:
-        group = SinkGroup(sink)
-        (ref,) = one.refs
-        table = self._delta[ref]
-        self._members[ref.uri] = PendingTable(one.component, table.path, ref, group, table.last_txid())
-        return group
+    def _loaded(self, one: DeclaredTable) -> Target[Any, Any]:
+        """Return the target of a declared table, with its index if it is a state."""
+        target: Target[Any, Any]
+        published = self._delta[one.refs[0]]
+        if isinstance(one.table, KeyedState):
+            state, kept = one.stored(published), self._delta[TableRef(STATE, one.table.name)]
+            changes, bounds = None if one.merged else published, self._settings.bounds
+            index = self._indexes[state.name] = opened_index(self.data_dir, state, kept, changes, bounds, self._lanes)
+            target = state_group(state, index)
+            if one.merged and state.ttl is not None:
+                target.is_due = Expiring(kept.handle).is_due
+        else:
+            target = SinkGroup(one.table, published.ref)
+        target.place(one.component, self.data_dir, published)
+        return target
 
 
 def _opened(

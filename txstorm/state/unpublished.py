@@ -1,32 +1,32 @@
-"""Unpublished rows: the port for everything that is committed with a txid, and its column-wise adapter for states.
+"""Unpublished rows of states: the writes of tasks, of ended txids and of groups, column-wise, over an index.
 
-States, collections, maps, sinks and outlets implement `Unpublished`, the only interface that a commit group uses.
 It is one module, since the writes of one call, of one txid and of a group of txids share one column format.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, repeat
-from threading import RLock
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.state import KeyedState
+from txstorm.api.state import MERGE, KeyedState
 from txstorm.errors import StateError
 from txstorm.misfits import shown
 from txstorm.state.index.index import KeyIndex
+from txstorm.state.target import E, H, Target, used_outside
 from txstorm.storage.rows.forms import Arrays, Key, KeyForm, RowBatch, Value, ValueForm, absences, joined, row_arrays
 from txstorm.storage.rows.schema import OP, PREV, REMOVED, TXID, UPDATED, changes_schema, in_order
 from txstorm.storage.rows.ttl import moment
 from txstorm.storage.rows.update_rules import Gone, Row, Stored, base
+from txstorm.storage.tables.identity import TableRef
+from txstorm.storage.tables.intent import CHANGES, STATE
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,7 @@ class TaskWrites:
 
     def _check_active(self) -> None:
         if not self.active:
-            raise StateError(
-                f"state {self._name!r} of {self._where} used outside finish_batch; state is read and "
-                "written in finish_batch of a committer only: collect in execute, write there"
-            )
+            raise used_outside(f"state {self._name!r} of {self._where}")
 
     def _write(self, rows: WriteBatch, *, distinct: bool) -> None:
         """Record `rows`; `distinct`: no key occurs twice."""
@@ -168,117 +165,15 @@ def with_stamp(rows: WriteBatch, stamp: Any) -> WriteBatch:
 _UPDATED, _REMOVED = pa.scalar(UPDATED, OP.type), pa.scalar(REMOVED, OP.type)
 
 
-class TaskHandle(Protocol):
-    """Handle of one task for one table in one txid.
-
-    Attributes:
-        active: whether `finish_batch` of the task is running; at other times, using the handle raises an error.
-    """
-
-    active: bool
-
-
-class Ended(Protocol):
-    """Writes of all tasks in one ended txid."""
-
-    @property
-    def txid(self) -> int:
-        """The txid."""
-
-
-H = TypeVar("H", bound=TaskHandle)
 W = TypeVar("W", bound=TaskWrites)
-E = TypeVar("E", bound=Ended)
 
 
-class Unpublished(ABC, Generic[H]):
-    """Port: the unpublished rows of one table, map or outlet; created once per run, and used in txid order.
-
-    `end_txid`, `drop_from` and `apply` may be called from different threads; `finish_batch` of a txid may run while
-    an earlier txid is applied.
-
-    Attributes:
-        accessor: name of the `txstorm.api.context.TaskContext` method that returns its handles.
-        holds: description of its contents, for error messages.
-        schema: the schema of the rows that `changes` returns.
-    """
-
-    accessor: ClassVar[str]
-    holds: ClassVar[str]
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-        self._open: dict[int, dict[tuple[str, int], H]] = {}
-        self._lock = RLock()
-
-    def begin(self, txid: int, stamp: int) -> None:
-        """Begin the turn of `txid`, planned at `stamp` (UTC microseconds); called before any read in that txid."""
-
-    def handle(self, component: str, task: int, txid: int) -> H:
-        """Return the handle of one task in `txid`: the same object until the txid ends or is dropped."""
-        with self._lock:
-            tasks = self._open.setdefault(txid, {})
-            if (component, task) not in tasks:
-                tasks[component, task] = self._new_handle(component, task, txid)
-            return tasks[component, task]
-
-    @abstractmethod
-    def _new_handle(self, component: str, task: int, txid: int) -> H:
-        """Create the handle of a task that has none yet."""
-
-    def undo(self, component: str, task: int, txid: int) -> None:
-        """Discard the writes of one task in `txid`, which has not ended; its handle must not be used afterwards."""
-        with self._lock:
-            handle = self._open.get(txid, {}).pop((component, task), None)
-            if handle is not None:
-                handle.active = False
-
-    def settle(self, component: str, task: int, txid: int) -> None:
-        """Check the task's writes now, rather than when `txid` ends; raise `StateError` if the table cannot hold them.
-
-        Does nothing in implementations that check every write immediately.
-        """
-
-    @abstractmethod
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' writes of `txid`; called after all its tasks have finished, in txid order.
-
-        Raises:
-            StateError: two tasks changed the same key, or a row does not fit the columns.
-        """
-
-    def drop_from(self, txid: int) -> None:
-        """Discard `txid` and every later txid, whether ended or not; none of them may have been published."""
-        with self._lock:
-            for later in [open_ for open_ in self._open if open_ >= txid]:
-                for handle in self._open.pop(later).values():
-                    handle.active = False
-            self._drop_ended(txid)
-
-    @abstractmethod
-    def _drop_ended(self, txid: int) -> None:
-        """Discard the ended txids starting with `txid`; called with the lock held."""
-
-    @abstractmethod
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows to publish for the ended txids `first` to `last`; None if there are none."""
-
-    @abstractmethod
-    def apply(self, last: int) -> None:
-        """Release the rows of the published txids up to `last`, which are read from the index or store from now on."""
-
-    def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
-        """Add rows of `txid` written by commit-job tasks to the index, if there is one; call after `apply`."""
-
-
-class UnpublishedState(Unpublished[H], Generic[H, E]):
+class UnpublishedState(Target[H, E]):
     """Writes of unpublished txids to one state: those of each ended txid, and an overlay of all on its index."""
 
-    def __init__(self, schema: pa.Schema, name: str) -> None:
-        super().__init__(schema)
-        self._name = name
+    def __init__(self, state: KeyedState) -> None:
+        super().__init__(TableRef(STATE if state.layout == MERGE else CHANGES, state.name), changes_schema(state))
         self._stamps: dict[int, datetime] = {}
-        self._ended: list[E] = []
         self._last = 0
 
     def begin(self, txid: int, stamp: int) -> None:
@@ -294,17 +189,10 @@ class UnpublishedState(Unpublished[H], Generic[H, E]):
         with self._lock:
             if txid <= self._last:
                 raise StateError(
-                    f"state {self._name!r}: expected a txid after {self._last} to end, got {txid}; "
+                    f"state {self.name!r}: expected a txid after {self._last} to end, got {txid}; "
                     f"drop_from({txid}) before it runs again"
                 )
-            tasks = self._open.get(txid, {})
-            for handle in tasks.values():
-                handle.active = False
-            ended = self._together(txid, tasks)
-            if ended is not None:
-                self._ended.append(ended)
-                self._lay_over(ended)
-            self._open.pop(txid, None)
+            super().end_txid(txid)
             self._stamps.pop(txid, None)
             self._last = txid
 
@@ -319,22 +207,10 @@ class UnpublishedState(Unpublished[H], Generic[H, E]):
             self._stamps.pop(txid, None)
             if self._together(txid, tasks) is not None:
                 self._drop_ended(txid)
-                raise StateError(f"state {self._name!r}: written by warm_up; it may read only: write in finish_batch")
-
-    @abstractmethod
-    def _together(self, txid: int, tasks: Mapping[tuple[str, int], H]) -> E | None:
-        """Combine the writes of the tasks in `txid`; None if there are none."""
-
-    @abstractmethod
-    def _lay_over(self, ended: E) -> None:
-        """Add the writes of the txid that has just ended to the overlay."""
-
-    @abstractmethod
-    def _keep(self, ended: list[E]) -> None:
-        """Replace the ended txids; make a new overlay of their writes, since readers may still use the old one."""
+                raise StateError(f"state {self.name!r}: written by warm_up; it may read only: write in finish_batch")
 
     def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
+        super()._drop_ended(txid)
         self._stamps = {one: stamp for one, stamp in self._stamps.items() if one < txid}
         self._last = min(self._last, txid - 1)
 
@@ -346,12 +222,12 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
     holds = "one value per key"
 
     def __init__(self, state: KeyedState, index: KeyIndex) -> None:
-        super().__init__(changes_schema(state), state.name)
+        super().__init__(state)
         self.state = state
         self.keys = KeyForm(state)
         self.values = ValueForm(state)
         self._index = index
-        self._overlay = self._over([])
+        self._overlay = latest_rows([])
 
     def before(self, keys: Sequence[Key], txid: int, *, keep: bool = False) -> list[Value | None]:
         """Return the values of canonical `keys` before `txid`, which is the next txid to end.
@@ -409,43 +285,35 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
         except StateError as ahead:
             raise StateError(f"state {self.state.name!r}, key {shown(key)}: {ahead}") from None
 
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the change rows of the ended txids `first` to `last`, sorted by txid and key; None if none."""
-        with self._lock:
-            ended = [one for one in self._ended if first <= one.txid <= last]
-        if not ended:
-            return None
+    def _rows_of(self, ended: Mapping[int, TxidWrites]) -> pa.Table:
+        # Sorted by txid and key.
+        all_ = list(ended.values())
         rows = RowBatch(
-            keys=list(chain.from_iterable(one.keys for one in ended)),
-            values=list(chain.from_iterable(one.values for one in ended)),
-            txids=np.repeat([one.txid for one in ended], [len(one.keys) for one in ended]),
-            before=list(chain.from_iterable(one.before for one in ended)),
-            key_arrays=joined([one.key_arrays for one in ended]),
-            value_arrays=joined([one.value_arrays for one in ended]),
+            keys=list(chain.from_iterable(one.keys for one in all_)),
+            values=list(chain.from_iterable(one.values for one in all_)),
+            txids=np.repeat([one.txid for one in all_], [len(one.keys) for one in all_]),
+            before=list(chain.from_iterable(one.before for one in all_)),
+            key_arrays=joined([one.key_arrays for one in all_]),
+            value_arrays=joined([one.value_arrays for one in all_]),
         )
         columns = row_arrays(self.keys, self.values, rows)
-        removals = any(one.removals for one in ended)
+        removals = any(one.removals for one in all_)
         columns[OP.name] = (
             pc.if_else(absences(rows.values), _REMOVED, _UPDATED) if removals else pa.repeat(_UPDATED, len(rows.keys))
         )
         table = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
         return in_order(table, [TXID.name, *self.keys.names])
 
-    def apply(self, last: int) -> None:
-        """Move the rows of txids up to `last` into the index; called once they are published."""
+    def _release(self, last: int) -> None:
         with self._lock:
-            published = [ended for ended in self._ended if ended.txid <= last]
-            later = [ended for ended in self._ended if ended.txid > last]
+            published = [ended for txid, ended in self._ended.items() if txid <= last]
             if published:
-                rows = latest_rows(published) if later else self._overlay
+                rows = latest_rows(published) if len(published) < len(self._ended) else self._overlay
                 self._index.apply(*split_deletes(published, rows), published[-1].txid)
-            self._keep(later)
+            super()._release(last)
 
-    def enter(self, tables: Iterable[pa.Table], txid: int) -> None:
-        """Add change rows of `txid` written by commit-job tasks to the index; call after `apply`.
-
-        The index reports `txid` as its last txid only once it contains all of these rows.
-        """
+    def _enter(self, tables: Iterable[pa.Table], txid: int) -> None:
+        # The index reports `txid` as its last txid only once it contains all of these rows.
         for rows in tables:
             ended = self._read(rows, txid)
             self._index.apply(*split_deletes([ended], dict(ended.rows())), txid - 1)
@@ -509,12 +377,8 @@ class UnpublishedRows(UnpublishedState[W, TxidWrites]):
     def _lay_over(self, ended: TxidWrites) -> None:
         self._overlay.update(ended.rows())
 
-    def _keep(self, ended: list[TxidWrites]) -> None:
-        self._ended, self._overlay = ended, self._over(ended)
-
-    def _over(self, ended: Sequence[TxidWrites]) -> dict[Key, Stored | Gone]:
-        """Build the overlay from the transactions in `ended`: the latest row of each changed key."""
-        return latest_rows(ended)
+    def _keep_ended(self, ended: dict[int, TxidWrites]) -> None:
+        self._ended, self._overlay = ended, latest_rows(list(ended.values()))
 
     def two_writers(self, txid: int, tasks: Mapping[tuple[str, int], W]) -> str:
         """Return the error message for a txid in which several tasks have changed the same key."""

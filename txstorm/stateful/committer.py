@@ -8,9 +8,8 @@ from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Any, Protocol, cast
 
-from txstorm.api.assembly import Site
+from txstorm.api.assembly import AssembledCommitter, Site
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.external import ManagedState, State
 from txstorm.api.output import Collector, OutputFieldsDeclarer
@@ -86,9 +85,8 @@ class StatePart:
 
     def begin(self, bolt: StatefulHooks, context: TaskContext, txid: int) -> Any:
         """Begin the turn of a transaction with a new object; return the state as after the previous transaction."""
-        find = getattr(context.resources, "managed", None)  # None in a replay, where no hooks are called
-        found = None if self.managed is None or find is None else find(context.component, context.task)
-        self._turn = cast("BoltTurn | None", found)
+        # None in a replay, where no hooks are called
+        self._turn = cast("BoltTurn | None", None if self.managed is None else context.managed())
         left_out = context.divert is not None  # another task may have to be undone
         outside = None if self._turn is None else self._turn.begin(bolt, repeatable=left_out)
         if self.table is None:
@@ -115,18 +113,19 @@ class StatePart:
             self._turn.prepare()
 
 
-class StatefulCommitter(BatchBolt, Committer):
+class StatefulCommitter(AssembledCommitter):
     """Committer that runs a `StatefulBolt`, in `finish_batch`.
 
     Attributes:
         bolt: the user's bolt.
         part: its state.
         table, managed: those of the part.
-        internal_states: names of states whose keys are the bolt's affair.
         tables: the tables that the bolt itself declares.
         current: the tuple at hand, for messages.
         caught: receives (position, error) for each tuple that cannot be handled; None: the first error is raised.
     """
+
+    stateful = True
 
     def __init__(self, bolt: StatefulBolt, part: StatePart, site: Site) -> None:
         self.bolt = bolt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -56,7 +57,15 @@ def open_state(provider: Any, namespace: str, conf: Mapping[str, Any], context: 
         InputError: the state lacks methods.
     """
     state = _method(provider, "new_state", "newState")(namespace, dict(conf), context)
-    return state if isinstance(state, State) else AdaptedState(f"state {namespace!r}", state)
+    if isinstance(state, State):
+        return state
+    warnings.warn(
+        f"state provider {type(provider).__name__}: {type(state).__name__} is not derived from txstorm.KeyValueState; "
+        "derive it: the next version accepts no others",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return AdaptedState(f"state {namespace!r}", state)
 
 
 class AdaptedState(KeyValueState):

@@ -1,16 +1,16 @@
 """Commit target of stateful bolts: their states outside of the tables, and their hooks, in P0, P5 and P7.
 
 A state is prepared when its bolt has finished a transaction, which is then decided; it is committed when the intent is
-published, or rolled back when the attempt is discarded. The staged rows only name the tasks. After a crash the
-checkpoint machine is fed from the ledger: a live intent is being committed, anything else that is prepared is rolled
-back.
+published, or rolled back when the attempt is discarded. The staged rows only name the tasks. After a crash the ledger
+says which of the two: a live intent is committed, anything else that is prepared is rolled back. It is one module, as
+turns, states and hooks are rolled back together.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Never
@@ -33,24 +33,29 @@ from txstorm.errors import (
 )
 from txstorm.state.external.mark_rules import reached
 from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.unpublished import written_twice
 from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks
-from txstorm.stateful.checkpoints import COMMIT, COMMITTING, INITSTATE, PREPARING, CheckpointMachine, Stored
 from txstorm.stateful.providers import open_state
-from txstorm.stateful.turns import SCHEMA, TaskTurn, TurnGroup
+from txstorm.stateful.turns import TaskTurn
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.intent import CHECKPOINT, UNKNOWN, Intent, IntentTable
 from txstorm.topology.graph import Component
 
 log = logging.getLogger(__name__)
+SCHEMA = pa.schema([pa.field("task", pa.int64(), nullable=False), TXID])
 STATES_FILE, FORMAT, VERSION = "states.json", "txstorm-states", 1
 
 
-class StatefulTarget(ExternalTarget):
-    """The states and hooks of one stateful bolt as a commit target."""
+class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
+    """The states and hooks of one stateful bolt as a commit target, with the turns of its unpublished txids."""
+
+    accessor = "managed"
+    holds = "the state of a stateful bolt"
 
     def __init__(self, data_dir: Path, owner: TopologyIdentity, component: Component, managed: ManagedState) -> None:
-        super().__init__(data_dir, component.id, TableRef(CHECKPOINT, managed.name))
+        super().__init__(TableRef(CHECKPOINT, managed.name), SCHEMA)
+        self.place(component.id, data_dir)
         self.managed = managed
         self._owner = owner
         self._tasks = 1 if managed.shared else component.parallelism
@@ -59,7 +64,6 @@ class StatefulTarget(ExternalTarget):
         self._states: dict[int, State] = {}
         self._marks: dict[int, int | None] = {}  # the last txid that each state has committed
         self._dirty: set[int] = set()  # tasks whose states could not be rolled back, since their store was away
-        self._groups: list[TurnGroup] = []
         self._epoch = 0
         self._failure: BaseException | None = None
 
@@ -111,15 +115,59 @@ class StatefulTarget(ExternalTarget):
         """
         index = self._index(task)
         if index in self._dirty:
-            self._open(index)
+            self._open_state(index)
             with reached(self.where(task), "be rolled back"):
                 self._states[index].rollback()
             self._dirty.discard(index)
 
-    def group(self) -> TurnGroup:
-        """Create the group that holds the turns of unpublished txids."""
-        self._groups.append(TurnGroup(self))
-        return self._groups[-1]
+    def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
+        return TaskTurn(self, task, txid)
+
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskTurn]) -> list[TaskTurn]:
+        turns = [one for one in tasks.values() if one.bolt is not None]
+        claims = {(self.component, one.task): [(key,) for key in one.written or ()] for one in turns}
+        if sum(map(len, claims.values())) > len(set().union(*claims.values())):
+            raise StateError(written_twice(self.component, txid, ["key"], claims))
+        there = {one.task for one in turns}
+        return turns + [self._made_up(task, txid) for task in self.tasks if task not in there]
+
+    def _made_up(self, task: int, txid: int) -> TaskTurn:
+        """Return the prepared turn of a task whose whole input is left out: its hooks run all the same."""
+        made = self._new_handle(self.component, task, txid)
+        self._open.setdefault(txid, {})[self.component, task] = made
+        made.active = True
+        made.begin(self.bolt_for_hooks(task))
+        made.hooked = made.bolt is None
+        made.prepare()
+        made.active = False
+        return made
+
+    def undo(self, component: str, task: int, txid: int) -> None:
+        """Discard the turn of one task in `txid`, which has not ended; changes of others to a shared state stay."""
+        with self._lock:
+            turns = self._open.get(txid, {})
+            found, others = turns.get((component, task)), [one for at, one in sorted(turns.items()) if at[1] != task]
+        super().undo(component, task, txid)
+        self.discard([found] if found is not None else [])
+        if found is not None and found.bolt is not None and self.has_states and self.managed.shared:
+            for one in others:
+                if one.bolt is not None:
+                    one.repeat()
+
+    def drop_from(self, txid: int) -> None:
+        """Discard `txid` and every later txid: call the hook, and roll the states back."""
+        with self._lock:
+            turns = [one for later, tasks in self._open.items() if later >= txid for one in tasks.values()]
+            turns += [one for later, ended in self._ended.items() if later >= txid for one in ended]
+        super().drop_from(txid)
+        self.discard(turns)
+
+    def _rows_of(self, ended: Mapping[int, list[TaskTurn]]) -> pa.Table | None:
+        rows = sorted((txid, one.task) for txid, turns in ended.items() for one in turns)
+        if not rows or not self.managed.decides:
+            return None
+        txids, tasks = zip(*rows, strict=True)
+        return pa.table([pa.array(tasks, pa.int64()), pa.array(txids, TXID.type)], schema=SCHEMA)
 
     def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
         """Open the states with this coordinator's epoch, and roll back what is prepared but not decided.
@@ -139,7 +187,7 @@ class StatefulTarget(ExternalTarget):
         self.last = committed
         self._epoch = epoch
         for task in range(self._tasks if self.has_states else 0):
-            self._open(task)
+            self._open_state(task)
             state = self._states[task]
             with reached(self.where(task), "be read"):
                 prepared, last = state.prepared(), state.last_committed()
@@ -149,7 +197,7 @@ class StatefulTarget(ExternalTarget):
                 with reached(self.where(task), "be rolled back"):
                     state.rollback()
             elif prepared is not None and prepared not in decided:
-                self._recover([task], (prepared, PREPARING))
+                self._roll_back(task)
             self._marks[task] = last
         self._raise_failure()
 
@@ -197,7 +245,7 @@ class StatefulTarget(ExternalTarget):
         # After a rewind, a state that was kept has nothing of the new timeline until its next commit.
         return None if getattr(state, "has_commits", True) else recorded
 
-    def _open(self, task: int) -> None:
+    def _open_state(self, task: int) -> None:
         provider, owner = self.managed.provider, self._owner
         assert provider is not None
         context = StateContext(owner.topology, owner.incarnation, self.component, task, owner.timeline, self._epoch)
@@ -227,19 +275,6 @@ class StatefulTarget(ExternalTarget):
                 "it, or accept it with state_may_be_lost=true"
             )
 
-    def _recover(self, tasks: Sequence[int], stored: Stored) -> None:
-        """Bring the states of tasks back to a commit, as the checkpoint machine says."""
-        machine, turns = CheckpointMachine(stored), [TaskTurn(self, task, stored[0]) for task in tasks]
-        machine.start()
-        while (message := machine.sent[-1])[0] != INITSTATE:
-            action, txid = message
-            if action == COMMIT:
-                self._commit(turns, txid)
-            else:
-                for turn in turns:
-                    self._roll_back(turn.task)
-            machine.ack(txid)
-
     def bolt_for_hooks(self, task: int) -> StatefulBolt | None:
         """Return a prepared new object of the user's bolt; None if it cannot be prepared."""
         try:
@@ -261,17 +296,13 @@ class StatefulTarget(ExternalTarget):
             raise TopologyFailed(msg) from error
         return bolt
 
-    def _put(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+    def _write(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
         rows = pq.read_table(pa.BufferReader(staged), schema=SCHEMA)
         tasks: dict[int, list[int]] = {}
         for task, txid in zip(rows["task"].to_pylist(), rows[TXID.name].to_pylist(), strict=True):
             tasks.setdefault(txid, []).append(task)
         for txid, members in tasks.items():
-            turns = [turn for group in self._groups for turn in group.turns(txid)]
-            if turns:
-                self._commit(turns, txid)
-            else:
-                self._recover(members, (txid, COMMITTING))
+            self._commit(self._ended.get(txid) or [TaskTurn(self, task, txid) for task in members], txid)
 
     def _commit(self, turns: Sequence[TaskTurn], txid: int) -> None:
         """Call `pre_commit` for all tasks, then commit their states, except those that are committed already."""
@@ -348,7 +379,7 @@ class StatefulTarget(ExternalTarget):
         if failure is not None:
             raise failure
 
-    def settle(self) -> None:
+    def conclude(self) -> None:
         """Raise what a hook has raised while its transaction was being published; called once it is completed."""
         self._raise_failure()
 
@@ -377,10 +408,3 @@ class _SilentCollector:
 
 def _touches(intent: Intent, uri: str) -> bool:
     return any(table.uri == uri for table in intent.tables)
-
-
-def stateful_targets(
-    found: Sequence[tuple[Component, ManagedState]], data_dir: Path, owner: TopologyIdentity
-) -> list[ExternalTarget]:
-    """Return the commit targets of the stateful bolts of a topology."""
-    return [StatefulTarget(data_dir, owner, component, managed) for component, managed in found]

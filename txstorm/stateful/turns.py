@@ -7,19 +7,14 @@ from copy import deepcopy
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Never, cast
 
-import pyarrow as pa
-
 from txstorm.api.external import KeyValueState, State
-from txstorm.errors import BlockedError, ReportedFailedException, StateError, TableCorrupt
+from txstorm.errors import StateError, TableCorrupt
 from txstorm.keys import any_text
-from txstorm.state.unpublished import Unpublished, written_twice
+from txstorm.state.external.mark_rules import Replayed
 from txstorm.stateful.bolt import StatefulHooks
-from txstorm.storage.rows.schema import TXID
 
 if TYPE_CHECKING:
     from txstorm.stateful.target import StatefulTarget
-
-SCHEMA = pa.schema([pa.field("task", pa.int64(), nullable=False), TXID])
 
 
 class TaskTurn:
@@ -116,23 +111,9 @@ class TaskTurn:
                 "the state in execute and pre_prepare only"
             )
 
-    def reached(self, what: str) -> Reaching:
+    def reached(self, what: str) -> Replayed:
         """Return a context manager that converts an `OSError` of the store, so that the batch is replayed."""
-        return Reaching(f"{self._target.where(self.task)} cannot {what}")
-
-
-class Reaching:
-    """Context manager for a store that may be away; the batch is then tried again until it is back."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | BlockedError):
-            raise ReportedFailedException(f"{self._what}: {error}; the batch is tried again until it can") from error
+        return Replayed(f"{self._target.where(self.task)} cannot {what}")
 
 
 class TurnState(KeyValueState):
@@ -188,86 +169,3 @@ class TurnState(KeyValueState):
     def _refuse(self, call: str) -> Never:
         msg = f"{call} called by a stateful bolt; the topology saves its state with each transaction: remove the call"
         raise StateError(msg)
-
-
-class TurnGroup(Unpublished[TaskTurn]):
-    """The turns of unpublished txids of one stateful bolt."""
-
-    accessor = "managed"
-    holds = "the state of a stateful bolt"
-
-    def __init__(self, target: StatefulTarget) -> None:
-        super().__init__(SCHEMA)
-        self._target = target
-        self._ended: dict[int, list[TaskTurn]] = {}
-
-    def _new_handle(self, component: str, task: int, txid: int) -> TaskTurn:
-        return TaskTurn(self._target, task, txid)
-
-    def turns(self, txid: int) -> list[TaskTurn]:
-        """Return the turns of the ended `txid`; none if another process has run it."""
-        return self._ended.get(txid, [])
-
-    def end_txid(self, txid: int) -> None:
-        """Take over the turns of `txid`; those of tasks that have been left out whole are made up for.
-
-        Raises:
-            StateError: two tasks have changed the same key of a shared state, as in a table.
-        """
-        with self._lock:
-            turns = [one for one in self._open.get(txid, {}).values() if one.bolt is not None]
-            claims = {(self._target.component, one.task): [(key,) for key in one.written or ()] for one in turns}
-            if sum(map(len, claims.values())) > len(set().union(*claims.values())):
-                raise StateError(written_twice(self._target.component, txid, ["key"], claims))
-            there = {one.task for one in turns}
-            turns += [self._made_up(task, txid) for task in self._target.tasks if task not in there]
-            self._open.pop(txid, None)
-            self._ended[txid] = turns
-
-    def _made_up(self, task: int, txid: int) -> TaskTurn:
-        """Return the prepared turn of a task whose whole input is left out: its hooks run all the same."""
-        made = self._new_handle(self._target.component, task, txid)
-        self._open.setdefault(txid, {})[self._target.component, task] = made
-        made.active = True
-        made.begin(self._target.bolt_for_hooks(task))
-        made.hooked = made.bolt is None
-        made.prepare()
-        made.active = False
-        return made
-
-    def undo(self, component: str, task: int, txid: int) -> None:
-        """Discard the turn of one task in `txid`, which has not ended; changes of others to a shared state stay."""
-        with self._lock:
-            turns = self._open.get(txid, {})
-            found, others = turns.get((component, task)), [one for at, one in sorted(turns.items()) if at[1] != task]
-        super().undo(component, task, txid)
-        self._target.discard([found] if found is not None else [])
-        if found is not None and found.bolt is not None and self._target.has_states and self._target.managed.shared:
-            for one in others:
-                if one.bolt is not None:
-                    one.repeat()
-
-    def drop_from(self, txid: int) -> None:
-        """Discard `txid` and every later txid: call the hook, and roll the states back."""
-        with self._lock:
-            turns = [one for later, tasks in self._open.items() if later >= txid for one in tasks.values()]
-            turns += [one for later, ended in self._ended.items() if later >= txid for one in ended]
-        super().drop_from(txid)
-        self._target.discard(turns)
-
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {one: turns for one, turns in self._ended.items() if one < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the tasks whose states or hooks are to be committed; None if there are none."""
-        with self._lock:
-            rows = [(one.task, one.txid) for txid in range(first, last + 1) for one in self._ended.get(txid, ())]
-        if not rows or not self._target.managed.decides:
-            return None
-        tasks, txids = zip(*sorted(rows, key=lambda row: (row[1], row[0])), strict=True)
-        return pa.table([pa.array(tasks, pa.int64()), pa.array(txids, TXID.type)], schema=SCHEMA)
-
-    def apply(self, last: int) -> None:
-        """Release the turns of the published txids up to `last`."""
-        with self._lock:
-            self._ended = {one: turns for one, turns in self._ended.items() if one > last}

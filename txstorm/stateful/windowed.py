@@ -111,6 +111,8 @@ class StatefulWindowCommitter(WindowCommitter):
         ids: the state with the message ids seen; None without a message id field.
     """
 
+    stateful = True
+
     def __init__(self, windows: WindowCommitter, part: StatePart, site: Site) -> None:
         super().__init__(windows.plan, windows.bolt, windows.tables)
         self.part = part
@@ -124,7 +126,8 @@ class StatefulWindowCommitter(WindowCommitter):
         self.ids = None if field is None else ids
         if field is not None:
             self.checks += (partial(_ids, windows.plan, field),)
-        self.internal_states |= {one.name for one in (self.table, self.ids) if one is not None}
+        more = (one.name for one in (self.table, self.ids) if one is not None)
+        self.internal_states = {*self.internal_states, *more}
 
     def retention(self, state: str) -> str | None:
         """Describe for how long a state is kept; None: as it is declared."""

@@ -100,7 +100,7 @@ class _Inspection:
         if source is not None and id(source) not in self._under_way:
             info = self.info(source)
             streams, types = info.streams, info.types(str(one.stream))
-            results = getattr(info.object, "published", {}).get(one.stream) if info.assembled else None
+            results = info.results(one.stream)
         stream = (streams or {}).get(one.stream)
         return SiteInput(
             str(one.component),

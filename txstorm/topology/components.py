@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from txstorm.api.assembly import AssembledBolt, Site
+from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Results, Site
 from txstorm.api.bolt import BasicBolt, BatchBolt, Committer, takes_batches
 from txstorm.api.bolt import Component as Base
 from txstorm.api.composite import SPOUTS, CompositeSpout
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import MapState, Outlet, OwnTarget
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer, StreamDeclaration
 from txstorm.api.state import KeyedState, SinkTable, arrow_type
@@ -49,14 +49,19 @@ class ComponentInfo:
     outlets: tuple[Outlet, ...]
     configuration: dict[str, Any]
     external: bool
+    own: tuple[OwnTarget, ...] = ()
     assembled: tuple[AssembledBolt, Site] | None = None
     deferred: bool = False
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    def results(self, stream: str) -> Results | None:
+        """Return what is known of the tuples of a stream, if they are results of a ready-made bolt."""
+        return self.object.published.get(stream) if isinstance(self.object, AssembledCommitter) else None
+
     def types(self, stream: str) -> dict[str, Any]:
         """Return field → Arrow type of a stream, as far as they are known."""
-        results = getattr(self.object, "published", {}).get(stream) if self.assembled else None
+        results = self.results(stream)
         if results is not None:
             return dict(results.columns)
         found: dict[str, Any] = {}
@@ -101,6 +106,7 @@ def inspect(declaration: Declaration) -> ComponentInfo:
         outlets=found_tables(declaration.object, Outlet) if usable else (),
         configuration=declaration.configuration,
         external=usable and _external(declaration),
+        own=found_tables(declaration.object, OwnTarget) if usable else (),
         faults=faults,
     )
 

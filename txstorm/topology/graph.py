@@ -12,9 +12,9 @@ from hashlib import blake2b
 from types import FunctionType, MemberDescriptorType
 from typing import Any, Literal, TypeVar
 
-from txstorm.api.assembly import AssembledBolt, Site
+from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Site
 from txstorm.api.composite import kept_states
-from txstorm.api.external import ManagedState, MapState, Outlet
+from txstorm.api.external import MapState, Outlet, OwnTarget, TargetDeclaration
 from txstorm.api.join_store import StoreUse, same_store
 from txstorm.api.names import near
 from txstorm.api.output import Grouping, StreamDeclaration
@@ -24,7 +24,8 @@ from txstorm.topology.settings import Settings
 
 _NO_TABLES = frozenset({FunctionType, property, str, staticmethod, classmethod, type(None), type})
 """Types of most attributes of a class, which hold no table."""
-Table = TypeVar("Table", KeyedState, SinkTable, MapState, Outlet, ManagedState, StoreUse)
+Table = TypeVar("Table", bound=KeyedState | SinkTable | TargetDeclaration)
+Outside = TypeVar("Outside", bound=TargetDeclaration)
 
 
 def found_tables(bolt: Any, kind: type[Table]) -> tuple[Table, ...]:
@@ -101,6 +102,11 @@ class Component:
     def reads_frames(self) -> bool:
         """Whether it is a frame sink, whose rows tasks of the processing phase may stage."""
         return bool(getattr(self.object, "reads_frames", False))
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether it runs a stateful bolt."""
+        return isinstance(self.object, AssembledCommitter) and self.object.stateful
 
     @property
     def by_clock(self) -> bool:
@@ -216,29 +222,13 @@ class Topology:
         return {owner: found for owner, found in self._tables(SinkTable).items() if found}
 
     @cached_property
-    def maps(self) -> dict[str, tuple[MapState, ...]]:
-        """Committer → the maps it declares; omits committers that declare none."""
-        return {owner: found for owner, found in self._tables(MapState).items() if found}
+    def targets(self) -> dict[str, tuple[TargetDeclaration, ...]]:
+        """Committer → what it declares outside of the tables: maps, outlets, a state, …; omits those without any."""
+        return {owner: found for owner, found in self._tables(TargetDeclaration).items() if found}
 
-    @cached_property
-    def outlets(self) -> dict[str, tuple[Outlet, ...]]:
-        """Committer → the outlets it declares; omits committers that declare none."""
-        return {owner: found for owner, found in self._tables(Outlet).items() if found}
-
-    @cached_property
-    def managed(self) -> dict[str, ManagedState]:
-        """Stateful bolt → what is committed with its transactions outside of the tables: a state, or hooks."""
-        return {owner: found[0] for owner, found in self._tables(ManagedState).items() if found}
-
-    @cached_property
-    def stores(self) -> dict[str, StoreUse]:
-        """Component → the join store that it fills, or in which it looks rows up."""
-        return {owner: found[0] for owner, found in self._tables(StoreUse).items() if found}
-
-    @property
-    def fills(self) -> frozenset[str]:
-        """The ids of the components that fill join stores."""
-        return frozenset(owner for owner, use in self.stores.items() if use.fills)
+    def declared(self, component: str, kind: type[Outside]) -> list[Outside]:
+        """Return those of `targets` that a component declares as `kind`, such as its maps."""
+        return [one for one in self.targets.get(component, ()) if isinstance(one, kind)]
 
     @property
     def external(self) -> bool:
@@ -248,8 +238,7 @@ class Topology:
     @property
     def outside(self) -> bool:
         """Whether commits have effects in other systems, so that all earlier transactions must be committed first."""
-        found = (self.maps, self.outlets, self.managed, self.fills)
-        return self.external or any(map(bool, found))
+        return self.external or any(one.commits for found in self.targets.values() for one in found)
 
     def with_settings(self, changes: Mapping[str, Any]) -> Topology:
         """Return this topology with `changes` applied to its settings; raises `SettingError` like `Settings.parse`."""
@@ -302,12 +291,15 @@ class Topology:
         return replace(state, fixed={**(state.fixed or {}), **tasks}) if tasks else state
 
     def _shape(self, component: Component) -> dict[str, Any]:
-        maps = [[one.name, one.kind] for one in self.maps.get(component.id, ())]
-        outlets = [[one.name, _columns_shape(one.columns)] for one in self.outlets.get(component.id, ())]
+        maps = [[one.name, one.kind] for one in self.declared(component.id, MapState)]
+        outlets = [[one.name, _columns_shape(one.columns)] for one in self.declared(component.id, Outlet)]
+        own = [[one.name, one.committed_as] for one in self.declared(component.id, OwnTarget)]
+        fills = any(one.fills for one in self.declared(component.id, StoreUse))
         return {
             **({"maps": maps} if maps else {}),  # none: same fingerprint as before maps existed
             **({"outlets": outlets} if outlets else {}),
-            **({"fills": True} if component.id in self.fills else {}),
+            **({"targets": own} if own else {}),
+            **({"fills": True} if fills else {}),
             "id": component.id,
             "kind": component.kind,
             "parallelism": component.parallelism,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from txstorm.api.external import ManagedState, MapState
 from txstorm.api.names import counted
 from txstorm.errors import InputError
 from txstorm.topology.checks.declared_tables import one_task_per_key
@@ -90,13 +91,13 @@ def _named(topology: Topology, name: str) -> str | None:
 
 def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
     """Return the reason why `component` cannot run with `tasks` tasks; None if it can."""
-    managed, states = topology.managed.get(component.id), topology.states.get(component.id, ())
+    managed, states = topology.declared(component.id, ManagedState), topology.states.get(component.id, ())
     if any(one.tasks is not None and one.fixed and not (one.derive or one.tasks_of) for one in states):
         return (
             "its windows belong to its tasks; declare windows with_key and group its inputs by the key: they can move"
         )
     bound = [f"state {one.name!r}" for one in states if one.tasks is not None]
-    if bound or (managed is not None and managed.provider is not None and not managed.shared):
+    if bound or any(one.provider is not None and not one.shared for one in managed):
         return f"{bound[0] if bound else 'its state'} belongs to its tasks; share the state in the code (shared = True)"
     if component.assembled is not None:
         return _unfit(component, tasks)
@@ -111,7 +112,7 @@ def _fixed(topology: Topology, component: Component, tasks: int) -> str | None:
         if len(by) > 1 or not all(one_task_per_key(one, list(state.key)) for one in component.inputs):
             fields = f"fields of the state's key ({', '.join(state.key) or 'it has none'})"
             return _shared_row(f"state {state.name!r}", fields)
-    for one in topology.maps.get(component.id, ()):
+    for one in topology.declared(component.id, MapState):
         # Only the bolt knows the fields that make up the keys of a map.
         if len(by) > 1 or any(source.grouping.kind in SPREADING for source in component.inputs):
             return _shared_row(f"map {one.name!r}", "the fields that its keys are made of")

@@ -61,11 +61,11 @@ after = self.watermark.after(progress, kept, stamp, arrivals.facts)
     ),
     Mutant(
         "rows_are_put_before_the_decision",
-        "FeedGroup.end_txid",
-        "self._ended[txid] = sorted(feeds, key=lambda one: one.task)",
+        "FilledStore._together",
+        "return sorted(tasks.values(), key=lambda one: one.task)",
         """
-self._ended[txid] = sorted(feeds, key=lambda one: one.task)
-self._use.store.put_many([row for feed in self._ended[txid] for row in feed.rows])
+self.use.store.put_many([row for feed in tasks.values() for row in feed.rows])
+return sorted(tasks.values(), key=lambda one: one.task)
 """,
         "tests/joins/test_store_joins.py",
     ),

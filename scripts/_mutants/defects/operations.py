@@ -6,7 +6,7 @@ MUTANTS = (
     Mutant(
         "a_group_is_abandoned_though_a_table_cannot_be_read",
         "_check_unpublished",
-        "unpublished and table_ref(one.uri).kind in OUTSIDE",
+        "unpublished and is_outside(one.uri)",
         "unpublished",
         "tests/recovery/lifecycle/test_repair.py",
     ),

@@ -27,13 +27,28 @@ with self._lock:
     Mutant(
         "tuples_are_evicted_before_the_decision",
         "CollectionGroup._together",
-        "return None if changes is None else EndedChanges(txid, changes)",
+        "return combined(txid, list(written.values()), known, self._bound(list(tasks.values())))",
         """
+changes = combined(txid, list(written.values()), known, self._bound(list(tasks.values())))
 if changes is not None:
     evicted = PublishedRows(tombstones=changes.tombstones, bound=changes.bound)
     self._index.apply([evicted], self._index.last_txid)
-return None if changes is None else EndedChanges(txid, changes)
+return changes
 """,
         "tests/windows/test_windows_on_tables.py",
+    ),
+    Mutant(
+        "a_group_follows_one_that_was_dropped",
+        "Target.drop_from",
+        "self._lasts = [self._lasts[0], *(one for one in self._lasts[1:] if one < txid)]",
+        "pass",
+        "tests/unit/state/test_targets.py",
+    ),
+    Mutant(
+        "a_kind_of_the_topologys_code_is_taken_for_damage",
+        "check_place",
+        "uri != expected",
+        "uri != expected or kind.startswith('x-')",
+        "tests/unit/state/test_targets.py",
     ),
 )

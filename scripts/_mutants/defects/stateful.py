@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     Mutant(
         "the_failed_transaction_keeps_its_turns",
-        "TurnGroup.drop_from",
+        "StatefulTarget.drop_from",
         "[one for later, tasks in self._open.items() if later >= txid for one in tasks.values()]",
         "[one for later, tasks in self._open.items() if later > txid for one in tasks.values()]",
         "tests/unit/stateful/test_turns.py",
@@ -174,21 +174,21 @@ MUTANTS = (
     ),
     Mutant(
         "two_tasks_change_one_key_of_a_shared_state",
-        "TurnGroup.end_txid",
+        "StatefulTarget._together",
         "sum(map(len, claims.values())) > len(set().union(*claims.values()))",
         "False",
         "tests/stateful/test_stateful_topologies.py",
     ),
     Mutant(
         "what_is_undone_of_a_shared_state_is_undone_for_all",
-        "TurnGroup.undo",
+        "StatefulTarget.undo",
         "one.repeat()",
         "pass",
         "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",
     ),
     Mutant(
         "a_task_that_is_left_out_prepares_nothing",
-        "TurnGroup.end_txid",
+        "StatefulTarget._together",
         "task not in there",
         "False",
         "tests/stateful/test_stateful_topologies.py::test_what_is_left_out_takes_nothing_of_other_tasks_and_loses_no_state",

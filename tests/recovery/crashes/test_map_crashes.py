@@ -9,7 +9,8 @@ from scenarios.words import SPOUTS, TXIDS, expected_map_rows, map_rows
 
 from txstorm import MapState
 from txstorm.clients.sql import SqlAlchemyBackend
-from txstorm.state.external.registry import ExternalStores
+from txstorm.state.commit_group import Targets
+from txstorm.state.external.maps import StoredMap
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import STAGED, decode
 
@@ -83,7 +84,8 @@ def test_a_late_put_of_a_fenced_coordinator_overwrites_nothing(request, place, m
     try:
         reaches(child, (place / "asleep").exists)
         backend = SqlAlchemyBackend(url, "late")
-        maps = ExternalStores(place, TopologyIdentity("late", "incarnation"), {"count": [MapState("late", backend)]})
+        owner = TopologyIdentity("late", "incarnation")
+        maps = Targets([StoredMap(place, owner, "count", MapState("late", backend))])
         two, three = (decode((place / f"intent-{txid}").read_bytes()) for txid in (2, 3))
         maps.lead(2, 2, {"maps/late": 1}, [two])
         for intent in (two, three):

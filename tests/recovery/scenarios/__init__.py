@@ -19,6 +19,7 @@ SCENARIOS = {
     # topologies that run to the end of their input
     "words": "scenarios.words:main",
     "grid": "scenarios.grid:main",
+    "own_kind": "scenarios.own_kind:main",
     "stateful": "scenarios.stateful:main",
     "shelf": "scenarios.shelf:watch",
     "restored": "snapshot_runs:main",

@@ -22,16 +22,17 @@ from txstorm.ledger.location import parse_ledger
 from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import MAX_VALUE
 from txstorm.sinks.kafka import KafkaSink
-from txstorm.state.commit_group import CommitGroup, CommitTables
-from txstorm.state.external.registry import ExternalStores
+from txstorm.state.commit_group import CommitGroup, Targets
+from txstorm.state.external.maps import StoredMap
+from txstorm.state.external.targets import StoredOutlet
 from txstorm.storage.tables.identity import TopologyIdentity
-from txstorm.storage.tables.intent import MAP, OUTLET, Intent, TxidRecord, encode
+from txstorm.storage.tables.intent import Intent, TxidRecord, encode
 from txstorm.topology.settings import Settings
 
 
-def decide(tables: CommitTables, owner: TopologyIdentity, txid: int, write: Callable[[Any], None]) -> Intent:
+def decide(targets: Targets, owner: TopologyIdentity, txid: int, write: Callable[[Any], None]) -> Intent:
     """Return an intent of one txid, with the rows that `write` puts into its handles."""
-    group = CommitGroup(txid, tables)
+    group = CommitGroup(txid, targets)
     group.activate(True)
     write(group.resources)
     group.end_txid(txid)
@@ -39,15 +40,7 @@ def decide(tables: CommitTables, owner: TopologyIdentity, txid: int, write: Call
     return Intent(owner.topology, owner.incarnation, 0, 1, (record,), tuple(group.stage([record], 1)))
 
 
-def led(stores: ExternalStores) -> CommitTables:
-    """Acquire the lead of maps or outlets; return the tables of a commit."""
-    stores.lead(1, 0, {}, [])
-    groups = stores.groups()
-    members = list(stores.members(groups).values())
-    return CommitTables(stores.of_kind(MAP, groups), stores.of_kind(OUTLET, groups), members)
-
-
-def roll_forward(stores: ExternalStores, intent: Intent) -> None:
+def roll_forward(stores: Targets, intent: Intent) -> None:
     """Publish the intent with epoch 1; print the error, if any."""
     try:
         stores.roll_forward(intent, 1)
@@ -61,26 +54,26 @@ TXIDS = (1, 2, 3)
 ROWS = 100
 
 
-def store(place: Path, brokers: str, topic: str) -> ExternalStores:
+def store(place: Path, brokers: str, topic: str) -> Targets:
     outlet = KafkaSink("out", topic, brokers, progress_topic=f"{topic}-marks").outlet
-    return ExternalStores(place, OWNER, {}, {"send": [outlet]})
+    return Targets([StoredOutlet(place, OWNER, "send", outlet)])
 
 
-def decided(tables: CommitTables, txid: int) -> Intent:
+def decided(targets: Targets, txid: int) -> Intent:
     def write(resources: Any) -> None:
         sink = resources.sink("send", 0, "out")
         for row in range(ROWS):
             sink.append(None, str(row).encode(), 0)
 
-    return decide(tables, OWNER, txid, write)
+    return decide(targets, OWNER, txid, write)
 
 
 def send_groups(directory: str, brokers: str, topic: str) -> None:
     """Acquire the lead, decide all groups, and send each once its file ``go-<txid>`` exists."""
     place = Path(directory)
     outside = store(place, brokers, topic)
-    tables = led(outside)
-    intents = [decided(tables, txid) for txid in TXIDS]
+    outside.lead(1, 0, {}, [])
+    intents = [decided(outside, txid) for txid in TXIDS]
     for intent in intents:
         (place / f"intent-{intent.last}").write_bytes(encode(intent))
     for intent in intents:
@@ -111,10 +104,10 @@ def put_late(directory: str, url: str) -> None:
     """Put two transactions, blocking in the second put until the file ``awake`` exists."""
     place, backend = Path(directory), Sleepy(url, "late")
     backend.place = place
-    maps = ExternalStores(place, LATE, {"count": [MapState("late", backend)]})
-    tables = led(maps)
+    maps = Targets([StoredMap(place, LATE, "count", MapState("late", backend))])
+    maps.lead(1, 0, {}, [])
     intents = [
-        decide(tables, LATE, txid, lambda resources, rows=rows: resources.state("count", 0, "late").put_many(rows))
+        decide(maps, LATE, txid, lambda resources, rows=rows: resources.state("count", 0, "late").put_many(rows))
         for txid, rows in VALUES.items()
     ]
     for intent in intents:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,9 @@ import pytest
 
 from txstorm.api.join_store import StoreRow, StoreUse, same_store
 from txstorm.joins import MemoryStore
-from txstorm.joins.delay.staged_rows import FeedGroup, LookUpGroup, RowForm, puts_of
+from txstorm.joins.delay.staged_rows import RowForm, puts_of
+from txstorm.joins.delay.store_target import FilledStore, ReadStore
+from txstorm.storage.tables.identity import TopologyIdentity
 
 FORM = RowForm(("key", "id", "value"), ("key",), "id")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -17,7 +20,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def group_with(*txids, store=None):
     """Return a group in which task → rows were staged in each of the txids, numbered from 1."""
-    group = FeedGroup(StoreUse("fill", store or MemoryStore(), fills=True, batch_size=2))
+    use = StoreUse("fill", store or MemoryStore(), fills=True, batch_size=2)
+    group = FilledStore(Path("data"), TopologyIdentity("t", "1"), use)
     for txid, tasks in enumerate(txids, start=1):
         for task, values in tasks.items():
             times = np.arange(len(values), dtype=np.int64) + 1000 * txid
@@ -35,18 +39,18 @@ def test_requests_are_of_one_task_and_txid_also_of_other_types_and_an_expiry_alo
     first = {0: typed(("a", "1", 1), ("b", "2", 2), ("a", "3", 3)), 1: typed(("c", "4", None))}
     group = group_with(first, {1: typed(("c", "5", 5))})
     made = group.changes(1, 2)
-    for requests, expiry in (group.puts(1, 2, 2), puts_of(made, 2)):
+    for requests, expiry in (group.puts(1, 2), puts_of(made, 2)):
         assert [[row.id for row in rows] for rows in requests] == [["1", "2"], ["3"], ["4"], ["5"]]
         assert requests[0][1] == StoreRow("b", "2", 1001, {"key": "b", "id": "2", "value": 2})
         assert expiry is None
-    assert group.puts(1, 3, 2) is None  # another process has run txid 3
+    assert group.puts(1, 3) is None  # another process has run txid 3
     group = group_with({0: typed(("a", "1", 1))}, {0: typed(("a", "2", "x"))}, {0: [("a", "3", 1.5)]})
     requests, _ = puts_of(group.changes(1, 3), 9)
     assert [rows[0].value["value"] for rows in requests] == [1, "x", 1.5]
     group = group_with()
     group.handle("fill", 0, 1).expiry = 77
     group.end_txid(1)
-    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1, 9) == ([], 77)
+    assert puts_of(group.changes(1, 1), 9) == group.puts(1, 1) == ([], 77)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_of_which_the_firs
     later = group.handle("fill", 0, 3)
     later.put(FORM, FORM.staged(typed(("a", "4", 9)), np.array([7])))
     later.hidden = 3
-    look_ups = LookUpGroup(StoreUse("match", store), group)
+    look_ups = ReadStore(Path("data"), StoreUse("match", store), group)
     for txid, ids in ((2, ["0", "1", "2"]), (3, ["1", "4", "2"])):
         handle = look_ups.handle("match", 0, txid)
         handle.active = True
@@ -83,7 +87,7 @@ def test_look_ups_merge_store_and_staged_rows_of_earlier_txids_of_which_the_firs
     assert found["a"][0].value == {"value": "first"}
     first = [("a", 1, "first"), ("a", True, "bool"), ("b", 1, "b")]
     group = group_with({0: first}, {0: [("a", 1, "again"), ("a", 2, "other"), (1, 1, "int"), (True, 1, "true")]})
-    handle = LookUpGroup(StoreUse("match", MemoryStore()), group).handle("match", 0, 2)
+    handle = ReadStore(Path("data"), StoreUse("match", MemoryStore()), group).handle("match", 0, 2)
     handle.active = True
 
     def seen(key, start, end):

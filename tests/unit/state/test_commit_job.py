@@ -14,7 +14,7 @@ from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.recovery.table_checks import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
-from txstorm.state import task_staging as parts
+from txstorm.state import target as parts
 from txstorm.state.commit_job import ShippedRowsIndex, given_rows, input_keys, write_given
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup

@@ -255,7 +255,8 @@ class PlainProvider:
 
 
 def test_a_provider_need_not_be_derived_from_ours_but_its_states_have_the_methods():
-    check_state_provider(PlainProvider, seeds=range(3))
+    with pytest.warns(DeprecationWarning, match=r"derive it: the next version accepts no others"):
+        check_state_provider(PlainProvider, seeds=range(3))
     without = SimpleNamespace(newState=lambda namespace, conf, context: {})
     with pytest.raises(
         InputError, match=r"state 'n': .* object of dict, which has no put, delete, prepare_commit, com"

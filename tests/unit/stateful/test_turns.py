@@ -7,7 +7,7 @@ import pytest
 from txstorm.api.external import ManagedState
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.stateful.target import StatefulTarget
-from txstorm.stateful.turns import TaskTurn, TurnGroup
+from txstorm.stateful.turns import TaskTurn
 from txstorm.storage.tables.identity import TopologyIdentity
 
 
@@ -36,7 +36,7 @@ def test_a_discarded_attempt_cannot_use_its_state(target):
 
 @pytest.mark.parametrize(("txid", "expected"), [(1, [3, 2, 1]), (2, [3, 2]), (3, [3]), (4, [])])
 def test_a_failed_transaction_and_all_later_ones_are_discarded_the_latest_first(target, txid, expected):
-    log, group = [], TurnGroup(target)
+    log, group = [], target
     for one in (1, 2, 3):
         group.handle("sum", 0, one).bolt = Hooks(log, one)
         if one < 3:

@@ -19,12 +19,11 @@ from txstorm.engine.task.commit_phase import CommitFailed, CommitRun
 from txstorm.engine.task.component_run import Resources
 from txstorm.errors import TxstormError
 from txstorm.plan.stages import Edge
-from txstorm.state.commit_group import CommitHandles, CommitTables
+from txstorm.state.commit_group import CommitHandles, Targets
 from txstorm.state.commit_job import ShippedRowsIndex
 from txstorm.state.keyed import StateGroup
 from txstorm.state.sinks import SinkGroup
-from txstorm.state.unpublished import Unpublished
-from txstorm.storage.tables.declared import DeclaredTable
+from txstorm.state.target import Target
 from txstorm.storage.tables.intent import Staged
 
 
@@ -48,7 +47,7 @@ def run_share(program: Program, work: LargeCommit, share: CommitShare) -> ShareD
 def _done(program: Program, work: LargeCommit, share: CommitShare) -> ShareDone:
     attempt = work.input.attempt
     rows = _ShareTables(program, work, share)
-    run = _ShareRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.tables))
+    run = _ShareRun(program, work.input, share.cargo, CommitHandles(attempt.txid, rows.targets))
     with seldom_collected():
         run.run_task(share.component, share.task)
         staged = work.place.stage(rows.written, attempt, share.component, share.task)
@@ -72,26 +71,23 @@ class _ShareTables:
     """In-memory tables of the task: sinks, and states with the rows of the keys in the task's input.
 
     Attributes:
-        written: the uri of each table → what the task writes to it.
+        written: the uri of each table → what the task writes to it; `targets`: all of them.
     """
 
     def __init__(self, program: Program, work: LargeCommit, share: CommitShare) -> None:
         txid = work.input.attempt.txid
         where = f"{share.component}[{share.task}], txid {txid}"
-        states: dict[str, tuple[str, Unpublished[Any]]] = {}
-        sinks: dict[str, tuple[str, Unpublished[Any]]] = {}
-        self.written: dict[str, Unpublished[Any]] = {}
+        self.written: dict[str, Target[Any, Any]] = {}
         for table in program.spread[share.component]:
             if isinstance(table, KeyedState):
                 given = ShippedRowsIndex(table, _spilled(program) / share.given[table.name], where)
-                group: Unpublished[Any] = StateGroup(table, given)
-                states[table.name] = share.component, group
+                target: Target[Any, Any] = StateGroup(table, given)
             else:
-                group = SinkGroup(table)
-                sinks[table.name] = share.component, group
-            self.written[DeclaredTable(share.component, table).refs[0].uri] = group
-        self.tables = CommitTables(states, sinks, ())
-        self.tables.begin(txid, work.input.stamp)
+                target = SinkGroup(table)
+            target.component = share.component
+            self.written[target.ref.uri] = target
+        self.targets = Targets(list(self.written.values()))
+        self.targets.begin(txid, work.input.stamp)
 
 
 def _spilled(program: Program) -> Path:

@@ -33,8 +33,6 @@ from txstorm.plan.stages import Edge
 from txstorm.spouts.executors import metadata_of, parts_without, skipped_parts, spout_task
 from txstorm.spouts.port import SpoutTask
 from txstorm.state.sinks import SinkGroup
-from txstorm.storage.tables.identity import TableRef
-from txstorm.storage.tables.intent import SINK
 
 log = logging.getLogger(__name__)
 _NEVER = 1 << 62
@@ -326,7 +324,7 @@ class TxidRun(PhaseRun):
         for batch in own:
             handle.append_batch(batch)
         self._sent = [one for one in self._sent if program.edges[one.edge].target != sink]
-        for uri, staged in place.stage({TableRef(SINK, table.name).uri: rows}, attempt, sink, task).items():
+        for uri, staged in place.stage({rows.ref.uri: rows}, attempt, sink, task).items():
             data = {"component": sink, "uri": uri, "staged": staged.to_json()}
             self._sent.append(self._task.report(Kind.STAGED, self.input, data))
 

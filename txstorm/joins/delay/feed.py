@@ -156,8 +156,7 @@ class FeedCommitter(SideCommitter):
         arrivals = side.arrivals(context, self._tuples.reports.newest, self._tuples.frontiers)
         progress = side.plan.rule.after(component.progress, arrivals, context.stamp)
         hidden, expiry = (plan.expiry(one.watermark) for one in (component.progress, progress))
-        find = getattr(context.resources, "managed", None)
-        feed = cast("FeedHandle | None", None if find is None else find(context.component, context.task))
+        feed = cast("FeedHandle | None", context.managed())
         number = 0
         if feed is not None:
             number = self._stage(feed, hidden)

@@ -6,8 +6,7 @@ A feed stages the tuples of its side as columns; `StoreRow` objects are made of 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.join_store import JoinStore, StoreRow, StoreUse
-from txstorm.errors import BlockedError, ReportedFailedException, StateError
-from txstorm.joins.stores.row_text import in_order
 from txstorm.keys import plain
-from txstorm.state.unpublished import Unpublished
+from txstorm.state.external.mark_rules import Replayed
 from txstorm.storage.rows.schema import TXID
 from txstorm.storage.tables.staging import is_kept
 from txstorm.tagged import text_of, value_of
@@ -120,7 +117,7 @@ class TaskFeed:
         self.tables.append(rows)
         check = getattr(self._use.store, "check_rows", None)
         if check is not None and getattr(check, "__func__", None) is not JoinStore.check_rows:
-            with reached_or_replayed(f"store of {self._use.name!r}: rows cannot be checked"):
+            with Replayed(f"store of {self._use.name!r}: rows cannot be checked"):
                 made = form.rows(rows)
                 check(made)
             self._made.append(made)
@@ -140,186 +137,23 @@ class TaskFeed:
         return found
 
 
-class FeedGroup(Unpublished[TaskFeed]):
-    """The staged rows of the unpublished txids of one feed."""
-
-    accessor = "managed"
-    holds = "rows of a join store"
-
-    def __init__(self, use: StoreUse) -> None:
-        super().__init__(NO_ROWS)
-        self._use = use
-        self._ended: dict[int, list[TaskFeed]] = {}
-
-    def _new_handle(self, component: str, task: int, txid: int) -> TaskFeed:
-        return TaskFeed(self._use, task)
-
-    def end_txid(self, txid: int) -> None:
-        """Take over the rows of `txid`."""
-        with self._lock:
-            feeds = self._open.pop(txid, {}).values()
-            self._ended[txid] = sorted(feeds, key=lambda one: one.task)
-
-    def _drop_ended(self, txid: int) -> None:
-        self._ended = {one: feeds for one, feeds in self._ended.items() if one < txid}
-
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the rows of the ended txids `first` to `last`, and what expires with them; None if nothing."""
-        with self._lock:
-            ended = [(txid, self._ended.get(txid, [])) for txid in range(first, last + 1)]
-        found, expiry = [], None
-        for txid, feeds in ended:
-            for feed in feeds:
-                found += [_of_task(table, feed.task, txid) for table in feed.tables if table.num_rows]
-                expiry = feed.expiry if feed.expiry is not None else expiry
-        if expiry is not None:
-            row = {TIME: pa.array([expiry]), TASK: pa.array([EXPIRY]), TXID.name: pa.array([last], TXID.type)}
-            found.append(pa.table(row))
-        return _together(found) if found else None
-
-    def puts(self, first: int, last: int, size: int) -> Puts | None:
-        """Return what publishing the txids `first` to `last` does; None if another process has run one of them."""
-        with self._lock:
-            ended = [self._ended.get(txid) for txid in range(first, last + 1)]
-        feeds = [feed for found in ended if found is not None for feed in found]
-        if None in ended:
-            return None
-        requests = [feed.rows[at : at + size] for feed in feeds for at in range(0, len(feed.rows), size)]
-        return requests, max((feed.expiry for feed in feeds if feed.expiry is not None), default=None)
-
-    def apply(self, last: int) -> None:
-        """Release the rows of the published txids up to `last`."""
-        with self._lock:
-            self._ended = {one: feeds for one, feeds in self._ended.items() if one > last}
-
-    def unpublished(self, upto: int) -> list[TaskFeed]:
-        """Return the feeds of the unpublished txids up to `upto`, the oldest first."""
-        with self._lock:
-            found = {txid: feeds for txid, feeds in self._ended.items() if txid <= upto}
-            found.update((txid, list(tasks.values())) for txid, tasks in self._open.items() if txid <= upto)
-        return [feed for txid in sorted(found) for feed in found[txid]]
-
-    def hidden(self, txid: int) -> int | None:
-        """Return the time below which look-ups of `txid` see no row."""
-        with self._lock:
-            return max(
-                (feed.hidden for feed in self._open.get(txid, {}).values() if feed.hidden is not None), default=None
-            )
-
-
-class TaskLookUps:
-    """Handle of one task that looks rows up in a store, in one txid.
-
-    Attributes:
-        active: whether `finish_batch` of the task is running; set by the commit runner.
-    """
-
-    def __init__(self, use: StoreUse, feed: FeedGroup | None, where: str, txid: int) -> None:
-        self.active = False
-        self._store = use.store
-        self._feed = feed
-        self._txid = txid
-        self._where = where
-
-        self._first: dict[tuple[Any, Any], list[StoreRow]] = {}
-
-    @cached_property
-    def _staged(self) -> list[dict[Any, list[StoreRow]]]:
-        feeds = [] if self._feed is None else self._feed.unpublished(self._txid)
-        return [feed.by_key for feed in feeds if feed.tables]
-
-    def _staged_of(self, key: Any) -> list[StoreRow]:
-        """Return the staged rows of a key, the first one of each id."""
-        typed = typed_key(key)
-        rows = self._first.get(typed)
-        if rows is None:
-            first: dict[Any, StoreRow] = {}
-            for staged in self._staged:
-                for row in staged.get(typed[1], ()):
-                    if typed_key(row.key) == typed:
-                        first.setdefault(typed_key(row.id), row)
-            rows = self._first[typed] = list(first.values())
-        return rows
-
-    @cached_property
-    def _hidden(self) -> int | None:
-        return None if self._feed is None else self._feed.hidden(self._txid)
-
-    def get_many(self, keys: Collection[Any], start: int, end: int) -> dict[Any, list[StoreRow]]:
-        """Return key → rows from `start` to `end` by (time, id), of the store and staged ones, in one request.
-
-        Raises:
-            ReportedFailedException: the store cannot be reached; the batch is replayed.
-            StateError: the store's answer lacks a key, or the handle is used outside of its turn.
-        """
-        if not self.active:
-            raise StateError(f"{self._where}, txid {self._txid}: looked up outside of finish_batch of its transaction")
-        with reached_or_replayed(f"{self._where}: the store cannot be read"):
-            answer = self._store.get_many(keys, start, end)
-        low = start if self._hidden is None else max(start, self._hidden)
-        found = {}
-        for key in keys:
-            rows: Any = answer.get(key) if isinstance(answer, Mapping) else None
-            try:
-                found[key] = [row for row in rows if low <= row.time <= end]
-            except (TypeError, AttributeError):
-                got = "nothing" if rows is None else repr(rows)[:100]
-                raise StateError(
-                    f"{self._where}: get_many of {type(self._store).__name__} gave {got} for key {key!r}; expected its "
-                    "rows, as txstorm.testing.check_join_store checks"
-                ) from None
-        if not self._staged:
-            return found
-        for key, rows in found.items():
-            staged = [row for row in self._staged_of(key) if low <= row.time <= end]
-            if staged:
-                stored = {typed_key(row.id) for row in rows}
-                found[key] = in_order([*rows, *(row for row in staged if typed_key(row.id) not in stored)])
-        return found
-
-
-class LookUpGroup(Unpublished[TaskLookUps]):
-    """The handles of a component that only looks rows up; it has nothing to publish."""
-
-    accessor = "managed"
-    holds = "look-ups in a join store"
-
-    def __init__(self, use: StoreUse, feed: FeedGroup | None) -> None:
-        super().__init__(NO_ROWS)
-        self._use = use
-        self._feed = feed
-
-    def _new_handle(self, component: str, task: int, txid: int) -> TaskLookUps:
-        return TaskLookUps(self._use, self._feed, f"{component}[{task}]", txid)
-
-    def end_txid(self, txid: int) -> None:
-        """Release the handles of `txid`."""
-        with self._lock:
-            self._open.pop(txid, None)
-
-    def _drop_ended(self, txid: int) -> None:
-        pass
-
-    def changes(self, first: int, last: int) -> None:
-        """Return None: look-ups change nothing."""
-
-    def apply(self, last: int) -> None:
-        """Do nothing: there is nothing to release."""
-
-
-@contextmanager
-def reached_or_replayed(what: str) -> Iterator[None]:
-    """Context manager for a store that may be away; the batch is then tried again until it is back."""
-    try:
-        yield
-    except (OSError, BlockedError) as error:
-        raise ReportedFailedException(f"{what}: {error}; the batch is tried again until it can") from error
-
-
 def rows_of(table: pa.Table) -> list[StoreRow]:
     """Return the rows of a staged table."""
     form = RowForm.of(table.schema)
     return [] if form is None else form.rows(table)
+
+
+def rows_to_stage(ended: Sequence[tuple[int, Sequence[TaskFeed]]]) -> pa.Table | None:
+    """Return the rows of the feeds of consecutive txids, and what expires with them; None if nothing."""
+    found, expiry = [], None
+    for txid, feeds in ended:
+        for feed in feeds:
+            found += [_of_task(table, feed.task, txid) for table in feed.tables if table.num_rows]
+            expiry = feed.expiry if feed.expiry is not None else expiry
+    if expiry is not None:
+        row = {TIME: pa.array([expiry]), TASK: pa.array([EXPIRY]), TXID.name: pa.array([ended[-1][0]], TXID.type)}
+        found.append(pa.table(row))
+    return _together(found) if found else None
 
 
 def puts_of(table: pa.Table, size: int) -> Puts:

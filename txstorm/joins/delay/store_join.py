@@ -202,8 +202,7 @@ class StoreJoinCommitter(SideCommitter):
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
         context = self._context
-        find = getattr(context.resources, "managed", None)
-        look_ups = cast("LookUps | None", None if find is None else find(context.component, context.task))
+        look_ups = cast("LookUps | None", context.managed())
         rows = self._rows()
         if look_ups is None or not rows.times:
             return

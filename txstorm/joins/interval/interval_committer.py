@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from txstorm.api.assembly import Results
+from txstorm.api.assembly import AssembledCommitter, Results
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import EVERYWHERE, BatchBolt, Committer
+from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import HeldBack, TaskContext, WindowProgress
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
@@ -100,7 +100,7 @@ class RowTimes(SideTimes):
             self._all_times.append(chunk.times)
 
 
-class IntervalJoinCommitter(BatchBolt, Committer):
+class IntervalJoinCommitter(AssembledCommitter):
     """Committer that takes the place of an `IntervalJoin`.
 
     Args:

@@ -29,7 +29,7 @@ from txstorm.lanes import THREADS, Lanes
 from txstorm.runtime.batches.txn import Txn
 from txstorm.runtime.commit.turn import Turn
 from txstorm.state.commit_job import given_rows, input_keys, write_given
-from txstorm.state.task_staging import StagingPlace
+from txstorm.state.target import StagingPlace
 from txstorm.storage.tables.intent import Staged
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from txstorm.simulation import schedule as kinds
 from txstorm.simulation.delta.tables import written
 from txstorm.simulation.expected import frontier, skips
 from txstorm.simulation.outside import extents_of
-from txstorm.state.task_staging import StagingPlace
+from txstorm.state.target import StagingPlace
 from txstorm.storage.tables.identity import TableRef
 from txstorm.storage.tables.intent import CHANGES, STAGED, STATE, Intent, IntentTable, Staged, TxidRecord
 from txstorm.storage.tables.staging import StagedName

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any, Never
 
 import pyarrow as pa
 
-from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState
+from txstorm.api.external import NON_TRANSACTIONAL, OPAQUE, TRANSACTIONAL, MapRow, MapState, MarkedMapBackend
 from txstorm.errors import FailedException, ReportedFailedException, StateError, TxstormError
 from txstorm.misfits import shown
-from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_table
-from txstorm.state.unpublished import Unpublished
+from txstorm.state.external.map_rows import STAGED_SCHEMA, json_value, key_text, staged_rows, staged_table
+from txstorm.state.external.mark_rules import MarkedTarget, reached
+from txstorm.state.external.targets import ExternalTarget
+from txstorm.state.target import used_outside
 from txstorm.storage.rows.update_rules import Row, base, is_applied, opaque, transactional
+from txstorm.storage.tables.identity import TableRef, TopologyIdentity
+from txstorm.storage.tables.intent import MAP, Intent, IntentTable
 
 Key = Any
 Change = Callable[[Any], Any]
@@ -33,7 +37,7 @@ class TaskMap:
         writes: rows written by this task, by encoded key.
     """
 
-    def __init__(self, group: MapGroup, component: str, task: int, txid: int) -> None:
+    def __init__(self, group: StoredMap, component: str, task: int, txid: int) -> None:
         self.active = False
         self.writes: dict[str, MapRow] = {}
         self._group = group
@@ -118,10 +122,7 @@ class TaskMap:
 
     def _texts(self, keys: Iterable[Key]) -> dict[Key, str]:
         if not self.active:
-            raise StateError(
-                f"{self._where} used outside finish_batch; state is read and written in finish_batch of a committer "
-                "only: collect in execute, write there"
-            )
+            raise used_outside(self._where)
         return {key: key_text(key, self._where) for key in _hashable(keys, self._where)}
 
     def _look_up(self, texts: Iterable[str]) -> None:
@@ -160,24 +161,44 @@ class TaskMap:
         self.writes[text] = MapRow(row.value, row.txid, self._group.timeline, row.prev)
 
 
-@dataclass(frozen=True)
-class _Ended:
-    txid: int
-    rows: Mapping[str, MapRow]
-
-
-class MapGroup(Unpublished[TaskMap]):
-    """Writes of unpublished txids to one map, as an overlay on its store."""
+class StoredMap(ExternalTarget[TaskMap, dict[str, MapRow]]):
+    """A map as a commit target: its declaration, its store, and the writes of unpublished txids over the store."""
 
     accessor = "state"
     holds = "one value per key"
 
-    def __init__(self, state: MapState, timeline: int) -> None:
-        super().__init__(STAGED_SCHEMA)
+    def __init__(self, data_dir: Path, owner: TopologyIdentity, component: str, state: MapState) -> None:
+        super().__init__(TableRef(MAP, state.name), STAGED_SCHEMA)
+        self.place(component, data_dir)
         self.state = state
-        self.timeline = timeline
-        self._ended: list[_Ended] = []
+        self.timeline = owner.timeline
+        self._owner = owner
         self._overlay: dict[str, MapRow] = {}
+
+    def lead(self, epoch: int, committed: int, recorded: int | None, live: Sequence[Intent]) -> None:
+        """Check that map and ledger belong together, then set the mark's epoch to `epoch`; see `MarkedTarget.lead`.
+
+        Without a commit mark, nothing is checked.
+        """
+        self.last = committed
+        self.make_directory()
+        if (marked := self._marked()) is not None:
+            self.last = marked.lead(epoch, committed, recorded, live)
+
+    def _write(self, staged: bytes, table: IntentTable, intent: Intent, epoch: int) -> None:
+        rows = staged_rows(staged, intent.timeline, keeps_txid=self.state.kind != NON_TRANSACTIONAL)
+        if (marked := self._marked()) is not None:
+            marked.put(rows, table, intent, epoch)
+        else:
+            with reached(f"map {self.name!r}", f"put txids {intent.first}-{intent.last}"):
+                self.state.backend.multi_put(rows)
+
+    def _marked(self) -> MarkedTarget[Mapping[str, MapRow | None]] | None:
+        backend = self.state.backend
+        if not (self.state.marked and isinstance(backend, MarkedMapBackend)):
+            return None
+        label = f"map {self.name!r}"
+        return MarkedTarget(label, "database", self.ref.uri, self._owner, backend.mark, backend.put_marked, {})
 
     def _new_handle(self, component: str, task: int, txid: int) -> TaskMap:
         return TaskMap(self, component, task, txid)
@@ -225,43 +246,22 @@ class MapGroup(Unpublished[TaskMap]):
             raise StateError(f"{where}, key {text}: {ahead}") from None
         return known
 
-    def end_txid(self, txid: int) -> None:
-        """Take over the tasks' writes of `txid`; raise `StateError` if two tasks changed the same key."""
-        with self._lock:
-            tasks = self._open.get(txid, {})
-            rows: dict[str, MapRow] = {}
-            for handle in tasks.values():
-                handle.active = False
-                rows.update(handle.writes)
-            if len(rows) < sum(len(handle.writes) for handle in tasks.values()):
-                raise StateError(self._two_writers(txid, tasks))
-            if rows:
-                self._ended.append(_Ended(txid, rows))
-                self._overlay = {**self._overlay, **rows}
-            self._open.pop(txid, None)
+    def _together(self, txid: int, tasks: Mapping[tuple[str, int], TaskMap]) -> dict[str, MapRow] | None:
+        rows: dict[str, MapRow] = {}
+        for handle in tasks.values():
+            rows.update(handle.writes)
+        if len(rows) < sum(len(handle.writes) for handle in tasks.values()):
+            raise StateError(self._two_writers(txid, tasks))
+        return rows or None
 
-    def _drop_ended(self, txid: int) -> None:
-        self._keep([ended for ended in self._ended if ended.txid < txid])
+    def _lay_over(self, ended: dict[str, MapRow]) -> None:
+        self._overlay = {**self._overlay, **ended}
 
-    def changes(self, first: int, last: int) -> pa.Table | None:
-        """Return the latest row of each key changed in the ended txids `first` to `last`; None if there are none."""
-        with self._lock:
-            rows: dict[str, MapRow] = {}
-            for ended in self._ended:
-                if first <= ended.txid <= last:
-                    rows.update(ended.rows)
-        return staged_table(rows) if rows else None
+    def _keep_ended(self, ended: dict[int, dict[str, MapRow]]) -> None:
+        self._ended, self._overlay = ended, _latest(ended)
 
-    def apply(self, last: int) -> None:
-        """Discard the writes of txids up to `last`; called once they are in the store."""
-        with self._lock:
-            self._keep([ended for ended in self._ended if ended.txid > last])
-
-    def _keep(self, ended: list[_Ended]) -> None:
-        overlay: dict[str, MapRow] = {}
-        for one in ended:
-            overlay.update(one.rows)
-        self._ended, self._overlay = ended, overlay
+    def _rows_of(self, ended: Mapping[int, dict[str, MapRow]]) -> pa.Table:
+        return staged_table(_latest(ended))
 
     def _two_writers(self, txid: int, tasks: Mapping[tuple[str, int], TaskMap]) -> str:
         written = Counter(chain.from_iterable(handle.writes for handle in tasks.values()))
@@ -271,6 +271,10 @@ class MapGroup(Unpublished[TaskMap]):
             f"map {self.state.name!r}, txid {txid}: key {key} was changed by {len(names)} tasks ({', '.join(names)}), "
             "expected one task per key: use fields_grouping on the key in front of the committer"
         )
+
+
+def _latest(ended: Mapping[int, dict[str, MapRow]]) -> dict[str, MapRow]:
+    return {text: row for rows in ended.values() for text, row in rows.items()}
 
 
 def _hashable(keys: Iterable[Key], where: str) -> Iterable[Key]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from txstorm.api.external import Mark
-from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt, TxstormError
+from txstorm.errors import BlockedError, FencedError, ReportedFailedException, StateError, TableCorrupt, TxstormError
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import UNKNOWN, Intent, IntentTable
 from txstorm.storage.tables.table_log import TRIES
@@ -34,6 +34,24 @@ def reached(label: str, what: str) -> Iterator[None]:
         raise
     except Exception as cause:
         raise BlockedError(f"{label}: cannot {what}: {type(cause).__name__}: {cause}") from cause
+
+
+class Replayed:
+    """Context manager for calls to a store that may be away: the batch is then tried again until the store is back.
+
+    Args:
+        what: what cannot be done, for the message.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | BlockedError):
+            raise ReportedFailedException(f"{self._what}: {error}; the batch is tried again until it can") from error
 
 
 @dataclass(frozen=True)

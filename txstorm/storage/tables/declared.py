@@ -277,16 +277,14 @@ def dropped(label: str, until: int | None) -> StateError:
     )
 
 
-def letters_declaration(schema: pa.Schema) -> DeclaredTable:
-    """Return the declaration of the dead-letter table, with the columns of `schema`."""
-    columns = {field.name: field.type for field in schema}
-    return DeclaredTable("dead-letters", SinkTable("dead-letters", columns), letters=True)
-
-
 def declarations(
-    states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
+    states: Mapping[str, Sequence[KeyedState]],
+    sinks: Mapping[str, Sequence[SinkTable]],
+    letters: pa.Schema | None = None,
 ) -> list[DeclaredTable]:
-    """Check and return all declared tables: first the states, then the sinks, each in component order.
+    """Check and return all declared tables: the states, then the sinks, each in component order, then dead letters.
+
+    `letters`: the columns of the dead-letter table; None if there is none.
 
     Raises:
         StateError: a name or type is invalid, or two components declare the same state or sink.
@@ -303,4 +301,7 @@ def declarations(
                 f"{seen[key].table.name!r}); a table has one writer: give one of them another name"
             )
         seen[key] = table
+    if letters is not None:
+        columns = {field.name: field.type for field in letters}
+        declared.append(DeclaredTable("dead-letters", SinkTable("dead-letters", columns), letters=True))
     return declared

@@ -23,7 +23,7 @@ from txstorm.storage.tables.history import (
     open_history,
 )
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, LETTERS, SINK, STAGED, STATE, Staged
+from txstorm.storage.tables.intent import CHANGES, KINDS, LETTERS, SINK, STAGED, STATE, Staged, kind_in
 from txstorm.storage.tables.staging import checked_bytes
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import TransactionalTable
@@ -212,8 +212,19 @@ def check_there(place: TableDirectory, ref: TableRef) -> None:
 def table_refs(data_dir: Path) -> Iterator[TableRef]:
     """Yield every table found in a data directory, whether or not the ledger records it."""
     for kind in (CHANGES, SINK, STATE):
-        folder = data_dir / DIRECTORIES[kind]
+        folder = data_dir / TableRef(kind, "").uri
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         yield from (TableRef(kind, name) for name in names if is_table(folder / name))
-    if is_table(data_dir / DIRECTORIES[LETTERS]):
-        yield TableRef(LETTERS, "")
+    letters = TableRef(LETTERS, "")
+    if is_table(data_dir / letters.uri):
+        yield letters
+
+
+def outside_refs(data_dir: Path) -> list[TableRef]:
+    """Return what has staged rows in a data directory, and its published rows outside, in order of publication."""
+    order = [one.directory for one in KINDS]
+    folders = [
+        (one, kind) for one in data_dir.iterdir() if (kind := kind_in(one.name)) and kind.outside and one.is_dir()
+    ]
+    folders.sort(key=lambda found: (order.index(found[0].name) if found[0].name in order else len(order), found[0]))
+    return [TableRef(kind.name, one.name) for folder, kind in folders for one in sorted(folder.iterdir())]

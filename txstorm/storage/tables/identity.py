@@ -16,7 +16,7 @@ from txstorm.api.state import MERGE
 from txstorm.clients.delta.entry import LOG_BOUND, LOG_RETENTION, LOWERED
 from txstorm.clients.delta.log import FOREIGN
 from txstorm.errors import DataDirectoryError, TableCorrupt
-from txstorm.storage.tables.intent import CHANGES, DIRECTORIES, OUTSIDE, STATE, check_place
+from txstorm.storage.tables.intent import CHANGES, STATE, check_place, is_outside, kind_in, kind_named
 
 FORMATS = ("1", "2")
 """Formats of tables: 1, or 2 for one with texts of keys (`KEY_TEXTS`) in the form of `txstorm.keys.EQUAL`."""
@@ -81,10 +81,7 @@ class TopologyIdentity(NamedTuple):
 
 
 class TableRef(NamedTuple):
-    """Kind and name of a table.
-
-    The kind is ``changes``, ``state``, ``sink`` or ``dead-letters``; the dead-letter table has an empty name.
-    """
+    """Kind and name of a commit target; the name of the dead-letter table is empty."""
 
     kind: str
     name: str
@@ -92,7 +89,14 @@ class TableRef(NamedTuple):
     @property
     def uri(self) -> str:
         """The table's directory, relative to the data directory; also its name in the ledger and in messages."""
-        return f"{DIRECTORIES[self.kind]}/{self.name}" if self.name else DIRECTORIES[self.kind]
+        kind = kind_named(self.kind)
+        assert kind is not None, self.kind
+        return f"{kind.directory}/{self.name}" if self.name else kind.directory
+
+    @property
+    def outside(self) -> bool:
+        """Whether its rows are outside of the tables, in a user's system."""
+        return is_outside(self.uri)
 
     @property
     def bounded(self) -> str:
@@ -208,20 +212,17 @@ def _set_before(found: Mapping[str, str]) -> Mapping[str, str]:
     return ours if isinstance(ours, dict) else {}
 
 
-_KINDS = {directory: kind for kind, directory in DIRECTORIES.items()}
-
-
 def table_ref(uri: str) -> TableRef:
     """Parse a table name from the ledger or an intent, such as ``changes/counts`` or ``dead_letters``.
 
-    Names begin with ``changes/``, ``sinks/``, ``maps/``, ``outlets/`` or, for a state with the layout ``merge``,
-    ``state/``. Raises `LedgerCorrupt` for anything else, so that a damaged or manipulated ledger cannot point to a
-    directory outside the data directory.
+    Names begin with the directory of a kind. Raises `LedgerCorrupt` for anything else, so that a damaged or manipulated
+    ledger cannot point to a directory outside the data directory.
     """
     directory, _, name = uri.partition("/")
-    ref = TableRef(_KINDS.get(directory, ""), name)
-    check_place(ref.kind, ref.name, uri)
-    return ref
+    kind = kind_in(directory)
+    check_place("" if kind is None else kind.name, name, uri)
+    assert kind is not None
+    return TableRef(kind.name, name)
 
 
 def tables_of(recorded: Iterable[str]) -> list[TableRef]:
@@ -229,5 +230,5 @@ def tables_of(recorded: Iterable[str]) -> list[TableRef]:
 
     A state has two tables (with the layout ``merge`` only one); maps and outlets have none.
     """
-    refs = [ref for ref in map(table_ref, recorded) if ref.kind not in OUTSIDE]
+    refs = [ref for ref in map(table_ref, recorded) if not ref.outside]
     return [*refs, *(TableRef(STATE, ref.name) for ref in refs if ref.kind == CHANGES)]

@@ -62,18 +62,53 @@ ONE_FILE = 1
 """Format version of intents in which each table has one staged file; older releases write and read only these."""
 CHANGES, STATE, SINK, MAP, OUTLET, LETTERS = "changes", "state", "sink", "map", "outlet", "dead-letters"
 CHECKPOINT, STORE = "checkpoint", "store"
-DIRECTORIES = {
-    CHANGES: "changes",
-    STATE: "state",
-    SINK: "sinks",
-    MAP: "maps",
-    OUTLET: "outlets",
-    CHECKPOINT: "checkpoints",
-    STORE: "stores",
-    LETTERS: "dead_letters",
-}
-OUTSIDE = (MAP, OUTLET, CHECKPOINT, STORE)
-"""Kinds that are committed in a user's external system, or by hooks, to which only the topology's code has access."""
+
+
+class Kind(NamedTuple):
+    """One kind of commit target: the name in intents, the directory, and whether its rows are outside of the tables.
+
+    What is outside is committed in a user's external system, or by hooks, to which only the topology's code has access.
+    """
+
+    name: str
+    directory: str
+    outside: bool = False
+
+
+KINDS = (
+    Kind(CHANGES, "changes"),
+    Kind(STATE, "state"),
+    Kind(SINK, "sinks"),
+    Kind(MAP, "maps", outside=True),
+    Kind(OUTLET, "outlets", outside=True),
+    Kind(CHECKPOINT, "checkpoints", outside=True),
+    Kind(STORE, "stores", outside=True),
+    Kind(LETTERS, "dead_letters"),
+)
+"""All kinds that txstorm has. A topology's code may bring others, whose names begin with `FOREIGN`."""
+FOREIGN = "x-"
+"""Prefix of the name, which is also the directory, of a kind that the topology's code brings; it is always outside."""
+_NAMED, _IN = {one.name: one for one in KINDS}, {one.directory: one for one in KINDS}
+
+
+def kind_named(name: str) -> Kind | None:
+    """Return the kind with this name in intents; None if there cannot be one."""
+    return _NAMED.get(name) or (Kind(name, name, outside=True) if _is_foreign(name) else None)
+
+
+def kind_in(directory: str) -> Kind | None:
+    """Return the kind whose targets are in this directory of the data directory; None if there is none."""
+    return _IN.get(directory) or (Kind(directory, directory, outside=True) if _is_foreign(directory) else None)
+
+
+def is_outside(uri: str) -> bool:
+    """Return whether the target with this uri is outside of the tables."""
+    kind = kind_in(uri.partition("/")[0])
+    return kind is not None and kind.outside
+
+
+def _is_foreign(name: str) -> bool:
+    return name.startswith(FOREIGN) and name_fault("kind", name) is None
 
 
 class TxidRecord(NamedTuple):
@@ -121,7 +156,7 @@ class IntentTable:
     """One target of an intent: a table, or a map or outlet in an external system.
 
     Attributes:
-        kind: ``changes``, ``state``, ``sink``, ``map``, ``outlet``, ``checkpoint`` or ``dead-letters``.
+        kind: the name of a `Kind`.
         name: the name of the state, sink, map, outlet or stateful bolt; empty for the dead-letter table.
         uri: the directory of the table, or of the staged rows of a map or outlet, relative to the data directory.
         schema: the Arrow schema of the staged rows, serialized as Arrow IPC and encoded as base64.
@@ -137,6 +172,11 @@ class IntentTable:
     previous: int
     staged: Staged
     more: tuple[Staged, ...] = ()
+
+    @property
+    def outside(self) -> bool:
+        """Whether the rows are for something outside of the tables."""
+        return is_outside(self.uri)
 
     @property
     def files(self) -> tuple[Staged, ...]:
@@ -200,6 +240,11 @@ class Intent:
     def last(self) -> int:
         """The last txid of the group."""
         return self.txids[-1].txid
+
+    @property
+    def waits_for_code(self) -> bool:
+        """Whether it has rows for something outside of the tables, which only the topology's code can publish."""
+        return any(table.outside for table in self.tables)
 
     def to_json(self) -> dict[str, Any]:
         """Return the intent as JSON values, including the format version."""
@@ -265,9 +310,9 @@ def _check_format(found: Any) -> None:
 def check_place(kind: str, name: str, uri: str) -> None:
     """Raise `LedgerCorrupt` unless `uri` is the directory that belongs to `kind` and `name` in the data directory."""
     # There is only one dead-letter table; its name is empty.
-    expected = "dead_letters" if kind == LETTERS and not name else f"{DIRECTORIES.get(kind)}/{name}"
-    named = name_fault(kind, name) is None or (kind == LETTERS and not name)
-    if kind not in DIRECTORIES or not named or uri != expected:
+    found = kind_named(kind)
+    expected = found and (found.directory if kind == LETTERS and not name else f"{found.directory}/{name}")
+    if uri != expected or not (name_fault(kind, name) is None or (kind == LETTERS and not name)):
         raise LedgerCorrupt(
             f"ledger: expected a table of this data directory, got {kind!r} named {name!r} in {uri!r}; the ledger is "
             "damaged or was changed by hand, restore it"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.composite import has_given_names, kept_states
 from txstorm.api.external import OUTLET_METHODS, Outlet
 from txstorm.api.names import field_fault, name_fault, stream_fault
@@ -116,11 +117,18 @@ def table_faults(components: Sequence[ComponentInfo]) -> Iterator[str]:
         for outlet in one.outlets:
             yield from _sink_faults(one.id, outlet)
             yield from _writer_faults(one.id, outlet)
+        for target in one.own:
+            where = f"component {one.id!r}, target {target.name!r}"
+            if fault := name_fault(where, target.name) or name_fault(where, target.committed_as):
+                yield fault
+            elif not target.committed_as.startswith("x-"):
+                yield f"{where}: kind {target.committed_as!r}: the name of a kind of your own begins with 'x-'"
     states = [(one.id, state.name) for one in components for state in one.states]
     maps = [(one.id, state.name) for one in components for state in one.maps]
     spouts = (one for one in components if one.kind == "spout" and isinstance(one.id, str))
     kept = [(one.id, state.name) for one in spouts for state, _ in kept_states(one.object).values()]
-    yield from _clashes("state", [*states, *maps, *kept])
+    own = [(one.id, target.name) for one in components for target in one.own]
+    yield from _clashes("state", [*states, *maps, *kept, *own])
     outlets = [(one.id, outlet.name) for one in components for outlet in one.outlets]
     yield from _shared_writers(components)
     yield from _clashes("sink", [*((one.id, sink.name) for one in components for sink in one.sinks), *outlets])
@@ -130,7 +138,7 @@ def key_warnings(one: ComponentInfo, known: Mapping[str, ComponentInfo]) -> Iter
     """Yield a warning if two tasks of a committer may change the same key in one txid, which makes the batch fail."""
     if one.kind != "committer" or not isinstance(one.parallelism, int) or one.parallelism < 2:
         return
-    internal = getattr(one.object, "internal_states", ())
+    internal = one.object.internal_states if isinstance(one.object, AssembledCommitter) else ()
     for state in (state for state in one.states if state.name not in internal):
         key = [str(name) for name in state.key] if isinstance(state.key, Mapping) else []
         for given in one.inputs:
@@ -173,6 +181,7 @@ def _owner_faults(one: ComponentInfo) -> Iterator[str]:
         return
     declared = [("state", state.name) for state in one.states] + [("sink", sink.name) for sink in one.sinks]
     declared += [("map", state.name) for state in one.maps] + [("outlet", outlet.name) for outlet in one.outlets]
+    declared += [(target.committed_as, target.name) for target in one.own]
     for kind, name in declared:
         cure = (
             "move it to a committer downstream of it"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from txstorm.api.external import MapState, Outlet, OwnTarget
 from txstorm.api.join_store import StoreUse
 from txstorm.api.names import counted
 from txstorm.api.state import CollectionState, KeyedState
@@ -99,7 +100,7 @@ def as_json(topology: Topology) -> str:
 
 def _checkpoints(topology: Topology) -> dict[str, Any] | None:
     """Return the source of checkpoints, and the bolts that they reach: all, if one of them is stateful; else None."""
-    if not any(hasattr(one.object, "managed") for one in topology.components):
+    if not any(one.is_stateful for one in topology.components):
         return None
     return {"source": "coordinator", "bolts": [one.id for one in topology.components if one.kind != "spout"]}
 
@@ -130,14 +131,14 @@ def _component(topology: Topology, component: Component) -> dict[str, Any]:
         ],
         "maps": [
             {"name": one.name, "kind": one.kind, "backend": type(one.backend).__name__, "exactly_once": one.marked}
-            for one in topology.maps.get(component.id, ())
+            for one in topology.declared(component.id, MapState)
         ],
         "outlets": [
             {"name": one.name, "columns": list(one.columns), "writer": type(one.writer).__name__}
-            for one in topology.outlets.get(component.id, ())
+            for one in topology.declared(component.id, Outlet)
         ],
         "sinks": [{"name": one.name, "columns": list(one.columns)} for one in topology.sinks.get(component.id, ())],
-        **_store(topology.stores.get(component.id)),
+        **_others(topology, component.id),
     }
 
 
@@ -156,6 +157,9 @@ FORMATS: dict[str, Callable[[Topology], str]] = {
 }
 
 
-def _store(use: StoreUse | None) -> dict[str, Any]:
-    """Return the join store of a component as JSON; nothing if it has none."""
-    return {} if use is None else {"store": {"store": type(use.store).__name__, "fills": use.fills}}
+def _others(topology: Topology, component: str) -> dict[str, Any]:
+    """Return the join store of a component, and its targets of kinds of the topology's code, as JSON, if any."""
+    uses = topology.declared(component, StoreUse)
+    own = [{"name": one.name, "kind": one.committed_as} for one in topology.declared(component, OwnTarget)]
+    store = {"store": {"store": type(uses[0].store).__name__, "fills": uses[0].fills}} if uses else {}
+    return {**store, **({"targets": own} if own else {})}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from txstorm.api.external import MapState, Outlet
+from txstorm.api.external import ManagedState, MapState, Outlet, TargetDeclaration
 from txstorm.api.join_store import StoreUse
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.state import CollectionState, KeyedState, SinkTable
@@ -21,14 +21,14 @@ KIND_WORDS: dict[Kind, str] = {
 }
 
 
-Declared = KeyedState | SinkTable | MapState | Outlet | StoreUse
+Declared = KeyedState | SinkTable | TargetDeclaration
 
 
 @dataclass(frozen=True)
 class Table:
     """A state, sink, map, outlet or join store as text: its name, and its columns (``word → n``) or its kind."""
 
-    kind: Literal["state", "sink", "map", "outlet", "store"]
+    kind: str
     name: str
     columns: str
 
@@ -123,10 +123,8 @@ def _node(topology: Topology, component: Component) -> Node:
 
 
 def _declared(topology: Topology, component: str) -> tuple[Declared, ...]:
-    tables = topology.states.get(component, ()), topology.sinks.get(component, ()), topology.maps.get(component, ())
-    outlets = topology.outlets.get(component, ())
-    stores = (topology.stores[component],) if component in topology.stores else ()
-    return tuple(one for declared in (*tables, outlets, stores) for one in declared)
+    outside = (one for one in topology.targets.get(component, ()) if not isinstance(one, ManagedState))
+    return *topology.states.get(component, ()), *topology.sinks.get(component, ()), *outside
 
 
 def _link(topology: Topology, target: Component, one: Input) -> Link:
@@ -147,6 +145,8 @@ def _table(one: Declared) -> Table:
         return Table("outlet", printable(one.name), printable(f"{type(one.writer).__name__}"))
     if isinstance(one, MapState):
         return Table("map", printable(one.name), printable(f"{one.kind}, {type(one.backend).__name__}"))
+    if isinstance(one, TargetDeclaration):
+        return Table(one.committed_as, printable(one.name), "")
     if isinstance(one, SinkTable):
         return Table("sink", printable(one.name), _columns(one.columns))
     arrow = f"{_columns(one.key)} → " if one.key else ""

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.assembly import Results
+from txstorm.api.assembly import AssembledCommitter, Results
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
+from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, counted, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
@@ -56,7 +56,7 @@ class _Arrived:
     chunk: Chunk | None = None
 
 
-class AggregateCommitter(BatchBolt, Committer):
+class AggregateCommitter(AssembledCommitter):
     """Committer that takes the place of a `WindowAggregate`.
 
     Args:

@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.api.assembly import AssembledBolt, Assembly, Results, Site
+from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Assembly, Results, Site
 from txstorm.api.attempt import TransactionAttempt
-from txstorm.api.bolt import BatchBolt, Committer
 from txstorm.api.context import TaskContext
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.api.output import Collector, OutputFieldsDeclarer
@@ -142,7 +141,7 @@ class RankPlan:
         return rows.take(pa.array(chosen)).append_column(RANK, pa.array(ranks[chosen]))
 
 
-class RankPerWindow(BatchBolt, Committer):
+class RankPerWindow(AssembledCommitter):
     """Committer that takes the place of a `TopPerWindow` whose input has all results of a window in one transaction."""
 
     def __init__(self, plan: RankPlan) -> None:
