@@ -29,7 +29,7 @@ from txstorm.runtime.batches.planning import Planning
 from txstorm.runtime.batches.txn import Txn
 from txstorm.runtime.batches.wall_clock import StampClock
 from txstorm.runtime.failures import RetryPolicy
-from txstorm.state.task_staging import StagingPlace
+from txstorm.state.target import StagingPlace
 
 log = logging.getLogger(__name__)
 
