@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -38,7 +39,9 @@ if CLASSES.exists():
     # Sessions of all tests, also those of their programs, load the classes that `scripts/jars` archived. Without
     # messages: an archive that does not fit is passed over.
     os.environ.setdefault(
-        "SPARK_SUBMIT_OPTS", f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        "SPARK_SUBMIT_OPTS",
+        f"-XX:SharedArchiveFile={CLASSES} -Xlog:disable -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        " -XX:ReservedCodeCacheSize=240m",
     )
 
 
@@ -74,10 +77,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the distribution of the tests, what ``--fast`` leaves out, and the count of their Java processes."""
+    gc.disable()  # until all tests are collected: of the objects made until then, all stay
     config.pluginmanager.register(Spread(config))
     config.pluginmanager.register(Fast(config), "fast")
     if not config.option.fast and not hasattr(config, "workerinput") and Path("/proc/self/environ").exists():
         config.pluginmanager.register(JavaProcesses())
+
+
+def pytest_collection_finish() -> None:
+    """Take modules and tests out of the garbage collector's sight: half a million objects, which stay."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
