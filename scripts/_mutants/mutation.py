@@ -151,11 +151,13 @@ class Functions:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str, int], list[FunctionType]] = {}
+        gc.unfreeze()  # else they are not among the objects
         for function in gc.get_objects():
             if isinstance(function, FunctionType):
                 code = function.__code__
                 key = id(function.__globals__), code.co_qualname, code.co_firstlineno
                 self._known.setdefault(key, []).append(function)
+        gc.freeze()  # what a collection visits, every fork would copy
 
     def of(self, module: ModuleType, code: CodeType) -> list[FunctionType]:
         """Return the functions of `module` that were compiled from the same definition as `code`."""
