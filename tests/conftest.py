@@ -46,12 +46,13 @@ if CLASSES.exists():
 
 
 LOGS_IN_PYTHON = (
-    *("joins", "maps", "stateful", "windows", "recovery/failures", "recovery/lifecycle"),
-    *(f"conformance/test_{one}.py" for one in ("spouts", "storm_bolts", "system_transactions", "ways_in")),
-    *("cli/test_join_command.py", "cli/test_rewind_to_time.py", "jobs/test_replay.py"),
+    *("joins", "maps", "stateful", "windows"),
+    *(f"recovery/{room}" for room in ("crashes", "failures", "lifecycle", "takeover")),
+    *("conformance", "cli/test_join_command.py", "cli/test_rewind_to_time.py", "jobs/test_replay.py"),
     *("benchmarks/test_nexmark.py", "unit/cli/commands/test_replay_command.py"),
     *(f"unit/{room}" for room in ("coordinator", "dadstorm", "hailstorm", "joins", "monoids", "pipelines", "runtime")),
     *(f"unit/{room}" for room in ("sinks", "spouts", "state", "stateful", "streaming", "testing", "windows")),
+    *("unit/recovery", "unit/storage/upkeep"),
 )
 """Rooms about what is in tables, whoever reads their logs: without checkpoints they are read as in simulated worlds.
 
