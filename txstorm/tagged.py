@@ -20,6 +20,7 @@ MOST_BITS = 14_284
 """Bits of the greatest int: it has 4,300 digits, the most that Python writes and reads."""
 MARK = {b"txstorm": b"tagged-json"}
 """Metadata of an Arrow field whose values are tagged texts."""
+_text = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make an encoder for each value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
@@ -37,7 +38,7 @@ def no_time(value: Any, name: str) -> EmitError:
 
 def text_of(value: Any, name: str) -> str:
     """Encode `value` as text; raise `EmitError`, naming the field `name`, if it cannot be."""
-    return json.dumps(tag(value, name), separators=(",", ":"))
+    return _text(tag(value, name))
 
 
 def tag(value: Any, name: str) -> Any:

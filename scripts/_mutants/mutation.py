@@ -5,6 +5,7 @@ The changed place calls `_mutant_reached` first, so that a mutant counts as kill
 
 import ast
 import gc
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 REACHED = "_mutant_reached"
 TOUCH = "def _mutant_reached():\n    open({path!r}, 'a').close()"
+DEFINED = re.compile(r"^ *(?:def|class) (\w+)|^(\w+)(?: = |: )", re.MULTILINE)
 Place = Callable[[list[ast.stmt]], None]
 
 
@@ -59,9 +61,8 @@ def mutated(mutant: Mutant, package: Path) -> Change:
     found = []
     outer, _, name = mutant.function.rpartition(".")
     parts = [f"class {one}" for one in outer.split(".") if one[:1].isupper()]
-    for module, text in _texts(package).items():
-        starts = (f"def {name}(", f"class {name}", f"\n{name} = ", f"\n{name}: ")
-        if all(part in text for part in parts) and any(start in text for start in starts):
+    for module, text in sources(package).get(name, {}).items():
+        if all(part in text for part in parts):
             tree = ast.parse(text)
             for full, definition in _definitions(tree):
                 if full == mutant.function:
@@ -76,8 +77,14 @@ def mutated(mutant: Mutant, package: Path) -> Change:
 
 
 @cache
-def _texts(package: Path) -> dict[Path, str]:
-    return {module: module.read_text(encoding="utf-8") for module in sorted(package.rglob("*.py"))}
+def sources(package: Path) -> dict[str, dict[Path, str]]:
+    """Return the texts of the modules that define a name, by name and path; kept, and so in forks of this process."""
+    found: dict[str, dict[Path, str]] = {}
+    for module in sorted(package.rglob("*.py")):
+        text = module.read_text(encoding="utf-8")
+        for defined in DEFINED.finditer(text):
+            found.setdefault(defined[defined.lastindex or 0], {})[module] = text
+    return found
 
 
 def _is_head(node: ast.stmt) -> bool:
@@ -107,25 +114,31 @@ def _assigned(node: ast.AST) -> str:
 
 def _places(definition: ast.AST, old: list[ast.stmt]) -> list[Place]:
     """Return one function per occurrence of `old` (statements, or an expression) that replaces it by other code."""
-    wanted = [ast.dump(statement) for statement in old]
+    wanted = [_matcher(statement) for statement in old]
     places: list[Place] = []
     for node in ast.walk(definition):
         for _, body in ast.iter_fields(node):
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
-                dumped = [ast.dump(statement) for statement in body]
-                starts = (at for at in range(len(body)) if dumped[at : at + len(old)] == wanted)
-                places += [partial(_put_statements, body, slice(at, at + len(old))) for at in starts]
+                for at in range(len(body) - len(old) + 1):
+                    if all(matches(one) for matches, one in zip(wanted, body[at:], strict=False)):
+                        places.append(partial(_put_statements, body, slice(at, at + len(old))))
     if places or len(old) != 1 or not isinstance(old[0], ast.Expr):
         return places
-    text = ast.dump(old[0].value)
+    matches = _matcher(old[0].value)
     for node in ast.walk(definition):
         for field, value in ast.iter_fields(node):
             if isinstance(value, list):
-                at = [number for number, one in enumerate(value) if isinstance(one, ast.expr) and ast.dump(one) == text]
+                at = [number for number, one in enumerate(value) if matches(one)]
                 places += [partial(_put_expression, value.__setitem__, number) for number in at]
-            elif isinstance(value, ast.expr) and ast.dump(value) == text:
+            elif matches(value):
                 places.append(partial(_put_expression, partial(setattr, node), field))
     return places
+
+
+def _matcher(wanted: ast.AST) -> Callable[[object], bool]:
+    """Return whether a node is the same code; only nodes of one type are worth to be written out."""
+    text = ast.dump(wanted)
+    return lambda node: type(node) is type(wanted) and ast.dump(node) == text
 
 
 def _put_statements(body: list[ast.stmt], at: slice, new: list[ast.stmt]) -> None:
@@ -151,11 +164,13 @@ class Functions:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str, int], list[FunctionType]] = {}
+        gc.unfreeze()  # else they are not among the objects
         for function in gc.get_objects():
             if isinstance(function, FunctionType):
                 code = function.__code__
                 key = id(function.__globals__), code.co_qualname, code.co_firstlineno
                 self._known.setdefault(key, []).append(function)
+        gc.freeze()  # what a collection visits, every fork would copy
 
     def of(self, module: ModuleType, code: CodeType) -> list[FunctionType]:
         """Return the functions of `module` that were compiled from the same definition as `code`."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from scripts._mutants import worlds
-from scripts._mutants.mutation import ROOT, Functions, Mutant, mutated, plant
+from scripts._mutants.mutation import ROOT, Functions, Mutant, mutated, plant, sources
 
 KILLED, SURVIVES, NOT_TRIED, BROKEN = "killed", "SURVIVES", "not tried", "broken"
 UNREACHED = "was found, but the changed code was not executed: "
@@ -54,6 +54,7 @@ class Trials:
     ) -> None:
         self._items, self._killers, self._schedules, self._seed = items, killers, schedules, seed
         self._functions = Functions()
+        sources(ROOT / "txstorm")
 
     def tried(self, mutant: Mutant, copies: bool = False) -> Outcome:
         """Try the recorded killer, then a search, then both in a changed copy; with `copies` only the last."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 PROC = Path("/proc")
-EVERY = 0.2  # seconds between two looks
+EVERY = 0.5  # seconds between two looks
 YOUNG = 5.0  # seconds within which a process may still turn from a shell into Java
 KINDS = {
     "org.apache.spark.launcher.Main": "other",  # it names the class that Spark's scripts start next

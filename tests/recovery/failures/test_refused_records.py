@@ -242,6 +242,35 @@ class Pieces(Recorder):
         pass
 
 
+def read_in_pieces(chosen, path, size, most, monkeypatch):
+    """Return the rows and refused records of a file that is read in blocks of `size` bytes, `most` records at a time."""
+    monkeypatch.setattr(lines, "READ_BYTES", size)
+    found, offset = Pieces(), 0
+    while len((block := chosen.block(str(path), offset)).ends):
+        piece = block.take(offset, most, float("inf"), at_least=1)
+        for segment in segments([piece], 2):
+            chosen.emit(segment, found)  # type: ignore[arg-type]
+        assert Position(str(path), piece.stop).offset > offset
+        offset = piece.stop
+    return repr((found.rows, found.refused))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), ["7", "0x1f", "noon", "8", "1.5", "-3", "9" * 20]),
+        (pa.int64(), [*["7"] * 30, " 0x1f", "9" * 20]),  # few that are tried one by one
+        (pa.time32("s"), ["12:30:00", "noon", "12:31:00"]),  # tried by halves
+    ],
+    ids=str,
+)
+def test_records_beside_a_bad_one_are_those_that_they_are_alone(kind, values, tmp_path, monkeypatch):
+    path, chosen = tmp_path / "a.csv", CsvFormat(("x", "y"), "strict", ("x", "y"), {"x": kind}, ",", False)
+    path.write_text("".join(f"{one},{number}\n" for number, one in enumerate(values * 2)))
+    alone, together = (read_in_pieces(chosen, path, 1 << 20, most, monkeypatch) for most in (1, 1000))
+    assert alone == together
+
+
 def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
     """Random malformed records: each is either emitted or refused, exactly once, at any batch size, as if it was alone."""
     chance = seeded()
@@ -266,17 +295,8 @@ def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkey
         objects = [chance.choice(usual) + b"\n" for _ in range(chance.randrange(30))]
         path.write_bytes(b"".join([rows, objects, chance.choices(pieces, k=chance.randrange(30))][number % 3]))
         for chosen in chance.sample(formats, 5):
-            seen = set()
-            for size, most in ((1 << 20, 1000), (chance.choice([1, 7, 64]), chance.choice([1, 2, 5]))):
-                monkeypatch.setattr(lines, "READ_BYTES", size)
-                found, offset = Pieces(), 0
-                while len((block := chosen.block(str(path), offset)).ends):
-                    piece = block.take(offset, most, float("inf"), at_least=1)
-                    for segment in segments([piece], 2):
-                        chosen.emit(segment, found)  # type: ignore[arg-type]
-                    assert Position(str(path), piece.stop).offset > offset
-                    offset = piece.stop
-                seen.add(repr((found.rows, found.refused)))
+            cuts = (1 << 20, 1000), (chance.choice([1, 7, 64]), chance.choice([1, 2, 5]))
+            seen = {read_in_pieces(chosen, path, *cut, monkeypatch) for cut in cuts}
             assert len(seen) == 1, f"file {number}, {type(chosen).__name__}: {path.read_bytes()!r}: {seen}"
 
 
