@@ -233,7 +233,8 @@ class MonoidPlan:
     def state(self) -> KeyedState:
         """Return the declaration of the table of states."""
         column = str if self.monoid.column is None else self.monoid.column
-        fixed = {"monoid": self.monoid.name}
+        of = "a function of the tuple" if self.reads is None else ", ".join(self.reads) or "the tuple"
+        fixed = {"monoid": self.monoid.name, "state of": of}
         return KeyedState(self.bolt.table, self.bolt.keys or {INSTANCE: int}, {STATE: column}, fixed=fixed)
 
     def state_of(self, tuple: Tuple) -> Any:  # noqa: A002 - Storm's word
