@@ -317,12 +317,6 @@ def test_laws_are_tried_on_live_states(tmp_path):
     assert handle.committed == 1
 
 
-def test_a_state_of_another_monoid_is_refused(tmp_path):
-    results(Sum(), tmp_path, take=9, tasks=1, to_state="n")
-    with pytest.raises(Exception, match="monoid"):
-        results(Max(), tmp_path, take=9, tasks=1, to_state="n")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
