@@ -248,7 +248,7 @@ class MonoidPlan:
             state = (self.bolt.given if callable(self.bolt.given) else self.bolt.to_state)(tuple)
         # A number of another type would spoil the sum of all tuples that it is merged with.
         kind = None if self.monoid.how is None else arrow_type(self.monoid.column)
-        if kind is not None and (fault := _misfit(kind, state)) is not None:
+        if kind is not None and (fault := _number_fault(kind, state)) is not None:
             raise StateError(f"state {self.bolt.table!r}: to_state: {fault}")
         return state
 
@@ -265,7 +265,7 @@ class MonoidPlan:
         return values[0] if len(values) == 1 else values
 
 
-def _misfit(kind: pa.DataType, value: Any) -> str | None:
+def _number_fault(kind: pa.DataType, value: Any) -> str | None:
     """Return why a number does not fit a column, also by its range; None if it does.
 
     Of a sum or a least number only the result reaches the column, on which it must not depend what is refused.
