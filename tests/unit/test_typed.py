@@ -15,11 +15,11 @@ import txstorm
 from txstorm.errors import StateError
 from txstorm.misfits import Misfit
 from txstorm.storage.rows.columns import Column
-from txstorm.storage.rows.schema import declaration
 from txstorm.typed import (
     column_of,
     converted,
     decimals_of,
+    declaration,
     fits,
     nearest,
     python_values,

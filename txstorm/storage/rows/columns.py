@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from txstorm.errors import StateError
 from txstorm.misfits import Misfit
-from txstorm.storage.rows.schema import declaration, type_text
-from txstorm.typed import converted, fits, fitting, has_bounds, misfit, python_type, python_values
+from txstorm.storage.rows.schema import type_text
+from txstorm.typed import converted, declaration, fits, fitting, has_bounds, misfit, python_type, python_values
 
 Label = Callable[[int], str]
 _AS_GIVEN = (str, int, bool, bytes, date)

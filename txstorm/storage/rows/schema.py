@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from txstorm.api.state import CollectionState, KeyedState, SinkTable, arrow_type
 from txstorm.errors import StateError
 from txstorm.row_order import order_of
-from txstorm.typed import python_type
 
 UPDATED, REMOVED = "u", "d"
 EVICTED, EVICTED_ALL = "e", "a"
@@ -144,14 +143,6 @@ def supported(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return kind.num_fields > 0 and all(supported(kind.field(i).type) for i in range(kind.num_fields))
     return any(fits(kind) for fits in (*_SCALARS, *_FLOATS))
-
-
-def declaration(name: str, kind: pa.DataType) -> str | None:
-    """Return how a field with values of the Arrow type `kind` is declared, for advice; None if that is impossible."""
-    exact = python_type(kind.value_type if pa.types.is_dictionary(kind) else kind)
-    if exact is type(None):
-        return None
-    return f"the type {kind} of pyarrow" if exact in (list, dict) else f"{{{name!r}: {exact.__name__}}}"
 
 
 def type_text(kind: pa.DataType) -> str:

@@ -11,8 +11,7 @@ import pyarrow as pa
 from txstorm.api.assembly import Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.errors import InputError
-from txstorm.storage.rows.schema import declaration
-from txstorm.typed import fits
+from txstorm.typed import declaration, fits
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
