@@ -11,7 +11,7 @@ HIDDEN = "…"
 """What stands in place of a secret."""
 
 _SECRET = re.compile(
-    r"(?i)passw|passphrase|pwd|secret|token|credential|auth(?!ors?$)|bearer|jwt|cookie|signature"
+    r"(?i)passw|passphrase|pwd|secret|token|credential|auth(?!ors?$|_hosts$)|bearer|jwt|cookie|signature"
     r"|(?<![a-z])(sas|pat)(?![a-z])|(api|access|private|account|shared|signing|encryption|ssh)[_.-]?key"
 )
 _NAME = re.compile(
