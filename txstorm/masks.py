@@ -11,11 +11,25 @@ HIDDEN = "…"
 """What stands in place of a secret."""
 
 _SECRET = re.compile(
-    r"(?i)passw|passphrase|pwd|secret|token|credential|auth(?!ors?$)|(api|access|private|account)[_.-]?key"
+    r"(?i)passw|passphrase|pwd|secret|token|credential|auth(?!ors?$|_hosts$)|bearer|jwt|cookie|signature"
+    r"|(?<![a-z])(sas|pat)(?![a-z])|(api|access|private|account|shared|signing|encryption|ssh)[_.-]?key"
 )
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]+)(?:["']\s{0,9}:|["']?\s{0,9}=)\s{0,9}""")
-"""A name before its value: in a connection string, or in JSON."""
+_NAME = re.compile(
+    r"""(?<![\w.-])([\w.-]+)(?:["']\s{0,9}:|["']?\s{0,9}=)\s{0,9}"""
+    r"""|(?:^|(?<=[\n'"]))[ \t]{0,9}([\w-]+):[ \t]+"""
+    r"""|(?<!\S)--?([\w-]+)\s{1,9}"""
+)
+"""A name before its value: in a connection string or in JSON, in a header, or as an option."""
 _VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;,&)}\]]*""")
+_KNOWN = re.compile(
+    r"""(?:^|(?<=\n))\s{0,9}(?i:bearer|basic|digest|negotiate|token|apikey)\s{1,9}(?P<line>[^\n]+)"""
+    r"""|(?<=[:=,'"(])\s{0,9}(?i:bearer|basic|digest|negotiate|token|apikey)\s{1,9}(?P<value>[^\s'",;]+)"""
+    r"|(?<![\w-])(?P<key>sk-[\w-]{16,}|[srp]k_(?:live|test)_\w+|gh[opsur]_\w{16,}|github_pat_\w+|glpat-[\w-]+"
+    r"|xox[a-z]-[\w-]+|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{20,}|hf_\w{16,}|eyJ[\w-]{8,}\.[\w.-]+)"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<pem>[^'\"]*)"
+)
+"""Credentials that are recognized by themselves: after the name of their scheme, or by their first letters."""
+_URL = re.compile(r"[A-Za-z][\w+.:-]*://[^\s'\"]+")
 _CONTAINERS = ("abfs", "abfss")
 """Schemes in which the part before the @ is the name of a container."""
 
@@ -23,15 +37,35 @@ _CONTAINERS = ("abfs", "abfss")
 def masked_url(text: str) -> str:
     """Return a URL, or an address such as ``user:password@host``, without user-info and query.
 
-    A password may contain any character, and need not be escaped as it should be: in doubt more is hidden. In other
-    texts, such as ``host=h password=p`` or JSON, values are hidden whose names say that they are secrets.
+    A password may contain any character, and need not be escaped as it should be: in doubt more is hidden. Of other
+    texts, see `masked_text`.
     """
-    shown, parts, end = _masked_place(text), [], 0
+    return _without_values(_masked_place(text))
+
+
+def masked_text(text: str) -> str:
+    """Return a text without secrets: those in its URLs, values whose names say so, and known forms of credentials."""
+    return _without_values(_URL.sub(lambda url: _masked_place(url[0]), text) if "://" in text else text)
+
+
+def _without_values(text: str) -> str:
+    shown, parts, end = _KNOWN.sub(_without_known, text), [], 0
     for name in _NAME.finditer(shown):
-        if name.start() >= end and _SECRET.search(name[1]) and (value := _VALUE.match(shown, name.end())):
+        if name.start() < end or not _SECRET.search(name[1] or name[2] or name[3]):
+            continue
+        value = (_VALUE if name[2] is None else _LINE).match(shown, name.end())
+        if value is not None and value[0]:
             parts += [shown[end : name.end()], HIDDEN]
             end = value.end()
     return "".join([*parts, shown[end:]])
+
+
+_LINE = re.compile(r"[^\n'\"]*")
+
+
+def _without_known(found: re.Match[str]) -> str:
+    begin, end = found.span(found.lastgroup or 0)
+    return found[0][: begin - found.start()] + HIDDEN + found[0][end - found.start() :]
 
 
 def _masked_place(text: str) -> str:
@@ -81,12 +115,16 @@ def _masked(name: str, value: object) -> object:
     if isinstance(value, str):
         return masked_url(value)
     if isinstance(value, bytes):
-        return masked_url(value.decode("latin-1")).encode("latin-1", "replace")
+        return masked_url(value.decode("latin-1")).replace(HIDDEN, "...").encode("latin-1", "replace")
     if isinstance(value, dict):
         return {_masked("", key): _masked(str(key), one) for key, one in value.items()}
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str):  # a name, a value?
         pair = [_masked("", value[0]), _masked(value[0], value[1])]
         return pair if isinstance(value, list) else tuple(pair)
-    if isinstance(value, list | tuple | set):
-        return type(value)(_masked("", one) for one in value)
+    if isinstance(value, list | tuple):
+        before = ("", *value)
+        options = (one if isinstance(one, str) and one.startswith("-") else "" for one in before)
+        return type(value)(_masked(name, one) for name, one in zip(options, value, strict=False))
+    if isinstance(value, set):
+        return {_masked("", one) for one in value}
     return value

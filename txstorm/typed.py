@@ -37,10 +37,8 @@ _FAMILIES: tuple[tuple[Callable[[pa.DataType], bool], type, tuple[type, ...]], .
     (pa.types.is_struct, dict, (Mapping,)),
 )
 _ALIASES = (
-    (pa.types.is_large_string, str),
-    (pa.types.is_string_view, str),
-    (pa.types.is_large_binary, bytes),
-    (pa.types.is_binary_view, bytes),
+    *((pa.types.is_large_string, str), (pa.types.is_string_view, str)),
+    *((pa.types.is_large_binary, bytes), (pa.types.is_binary_view, bytes)),
     (pa.types.is_date64, date),
     (pa.types.is_decimal, Decimal),
     (pa.types.is_large_list, list),
@@ -73,6 +71,13 @@ def python_type(kind: pa.DataType) -> type:
     """Return the Python type for values of the Arrow type `kind`; `NoneType` if it is not supported."""
     pairs = (*((fits, exact) for fits, exact, _ in _FAMILIES), *_ALIASES)
     return next((exact for fits, exact in pairs if fits(kind)), type(None))
+
+
+def declaration(name: str, kind: pa.DataType) -> str | None:
+    """Return how a field with values of the Arrow type `kind` is declared, for advice; None if that is impossible."""
+    exact = python_type(kind.value_type if pa.types.is_dictionary(kind) else kind)
+    typed = f"the type {kind} of pyarrow" if exact in (list, dict) else f"{{{name!r}: {exact.__name__}}}"
+    return None if exact is type(None) else typed
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

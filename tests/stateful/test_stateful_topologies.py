@@ -502,16 +502,6 @@ def test_another_parallelism_is_refused_unless_the_state_is_shared(tmp_path):
         assert table_of(driver, text=False) == counted(LINES)
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
-def test_another_parallelism_is_refused_if_a_provider_keeps_the_states(tasks):
-    with TopologyTestDriver(net(WordCount(), tasks=2, **KEPT)) as driver:
-        driver.commit(2)
-        with pytest.raises(StateError, match=r"the first run began with 2 states, now declared is . state"):
-            driver.restart(net(WordCount(), tasks=tasks, **KEPT))
-        with pytest.raises(StateError, match=r"began with 2 states, now declared is one state for all tasks"):
-            driver.restart(net(SharedWordCount(), tasks=2, **KEPT))
-
-
 @pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
 def test_only_a_shared_state_can_be_rebalanced(settings):
     with pytest.raises(InputError, match=r"cannot go from 2 tasks to 3: .*belongs to its tasks"):

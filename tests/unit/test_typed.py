@@ -12,8 +12,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import txstorm
+from txstorm.errors import StateError
 from txstorm.misfits import Misfit
-from txstorm.typed import column_of, converted, decimals_of, fits, nearest, python_values, rows_out_of_range
+from txstorm.storage.rows.columns import Column
+from txstorm.typed import (
+    column_of,
+    converted,
+    decimals_of,
+    declaration,
+    fits,
+    nearest,
+    python_values,
+    rows_out_of_range,
+)
 
 PYTHON = Context(prec=200)
 DECIMAL, TIME = pa.decimal128(38, 18), pa.timestamp("us", "UTC")
@@ -122,6 +133,24 @@ def test_the_first_value_that_does_not_fit_is_named_and_which_types_fit():
     assert not fits(pa.timestamp("us"), TIME)
     assert not fits(pa.list_(pa.string()), pa.list_(pa.int64()))
     assert not fits(pa.struct({"a": pa.int64(), "b": pa.int64()}), pa.struct({"a": pa.int64()}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        (pa.int8(), "{'v': int}"),
+        (pa.dictionary(pa.int32(), pa.string()), "{'v': str}"),
+        (pa.list_(pa.int64()), "the type list<item: int64> of pyarrow"),
+        *((kind, None) for kind in (pa.duration("s"), pa.time32("s"), pa.null(), pa.month_day_nano_interval())),
+    ],
+)
+def test_advice_names_only_types_that_can_be_declared(kind, advice):
+    assert declaration("v", kind) == advice
+    if advice is None and not pa.types.is_null(kind):
+        given = (1, 2, 3) if pa.types.is_interval(kind) else 1
+        column = pa.chunked_array([pa.array([given], kind)])
+        with pytest.raises(StateError, match=r"cast the column$"):
+            Column("sink 's'", "column", pa.field("v", pa.int64())).conformed(column, "row 1")
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.list_(pa.float32()), pa.struct({"a": pa.float32()})], ids=str)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fed import fed_bolt
 from runs import ended
-from window_bolts import Emitting, Numbers
+from window_bolts import Emitting
 from window_cases import Report, at, driver
 from window_cases import topology as fed
 
@@ -17,7 +17,7 @@ from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, run
 from txstorm.errors import InputError, StateError
 from txstorm.operations.lifecycle import rebalance
 from txstorm.results.read import rows_json
-from txstorm.results.views import StateView, identity_of
+from txstorm.results.views import StateView
 from txstorm.results.windowed_components import component_windows
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.testing import FeedSpout
@@ -44,45 +44,6 @@ def means(length: Any = TEN, **more: Any) -> Any:
     return made.with_tumbling_window(length).with_timestamp_field("ts", "s")
 
 
-REFUSED = {
-    "another length": (report, lambda: topology(report(TWENTY)), r"length Duration.seconds\(10\).*\(20\)"),
-    "sessions": (report, lambda: topology(Report().with_session_window(TEN).with_timestamp_field("ts", "s")), "gap"),
-    "another side": (report, lambda: topology(Report().with_tumbling_window(TEN, closed="left")), "closed left"),
-    "another unit": (report, lambda: topology(report(unit="ms")), "field 'ts' in s; the code has .*'ts' in ms"),
-    "processing time": (report, lambda: topology(Report().with_tumbling_window(TEN)), "processing time"),
-    "a key": (report, lambda: topology(report().with_key("id")), "key: none.*the code has key: id"),
-    "no key": (lambda: report().with_key("id"), lambda: topology(report()), "key: id.*the code has key: none"),
-    "another policy": (report, lambda: topology(report().with_watermark_policy("max")), "policy: min.*policy: max"),
-    "more tasks": (report, lambda: topology(report(), 3), "tasks: 2; the code has tasks: 3"),
-    "partitions": (report, lambda: topology(report().with_partition_field("id")), "partition field: none.*'id'"),
-    "an aggregate's length": (means, lambda: topology(means(TWENTY)), r"length Duration.seconds\(10\).*\(20\)"),
-    "another aggregate": (means, lambda: topology(means(s=("ts", "sum"))), "columns: .*the code has columns: "),
-    "tasks of a state": (Numbers, lambda: topology(Numbers(), 3), "its keys belong to tasks, of which .* has 2"),
-    "another provider": (
-        Numbers,
-        lambda: topology(Numbers(), state_provider="memory", state_may_be_lost=True),
-        "another state_provider",
-    ),
-}
-
-
-def tables(data_dir: Path) -> list[str]:
-    parts = ("state", "changes", "sinks", "history")
-    return sorted(str(path) for part in parts for path in (data_dir / part).rglob("*") if path.is_file())
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_another_declaration_is_refused_and_changes_nothing(name: str, tmp_path: Path) -> None:
-    before, other, message = REFUSED[name]
-    data_dir = tmp_path / "data"
-    ended(topology(before()), data_dir, until_txid=2)
-    found, identity = tables(data_dir), identity_of(data_dir)
-    with pytest.raises(StateError, match=f"component 'w'.*{message}"):
-        run(other(), engine="local", data_dir=data_dir, available_now=True)
-    assert (tables(data_dir), identity_of(data_dir)) == (found, identity)
-    assert ended(topology(before()), data_dir).committed >= 4
-
-
 def test_before_the_first_commit_the_declaration_may_change() -> None:
     with driver(fed(report())) as running:
         running.feed({"s1": [("a", 1), ("b", 30)]})
@@ -91,13 +52,6 @@ def test_before_the_first_commit_the_declaration_may_change() -> None:
         assert running.emitted("w", 1)
         with pytest.raises(StateError, match=r"with windows: length Duration.seconds\(20\)"):
             running.restart(fed(report()))
-
-
-def test_lag_idle_timeout_and_late_stream_may_change(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    ended(topology(report()), data_dir, until_txid=2)
-    changed = report().with_lag(TEN).with_idle_timeout(TEN).with_late_tuple_stream("late")
-    assert ended(topology(changed), data_dir).committed >= 4
 
 
 def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, command: Any) -> None:

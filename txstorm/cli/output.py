@@ -25,6 +25,7 @@ from rich.text import Text
 from txstorm.cli.tables import PlainTable
 from txstorm.cli.tracebacks import without_internals
 from txstorm.errors import ConfigurationError, KilledError, TopologyError, TxstormError
+from txstorm.masks import masked_text
 
 WIDE = 1 << 20
 INTERRUPTED = 130
@@ -156,11 +157,11 @@ def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -
     """Return ``{"error": {"type", "message", "exit_code", …}}``, with the topology's faults and the result so far."""
     about: dict[str, Any] = {
         "type": type(error).__name__,
-        "message": str(error) or type(error).__name__,
+        "message": masked_text(str(error)) or type(error).__name__,
         "exit_code": exit_code_of(error),
     }
     if isinstance(error, TopologyError | ConfigurationError):
-        about["faults"] = list(error.faults)
+        about["faults"] = [masked_text(str(one)) for one in error.faults]
     if run is not None:
         about["run"] = dict(run)
     return {"error": about}
@@ -183,9 +184,10 @@ def report(error: BaseException, *, as_json: bool, debug: bool, run: Mapping[str
 def _error_texts(error: BaseException, *, debug: bool) -> list[Text]:
     if isinstance(error, Interrupted | KilledError):
         return [Text(escaped(str(error)))]
-    notes = "\n".join(getattr(error, "__notes__", ()))
+    notes = masked_text("\n".join(getattr(error, "__notes__", ())))
     if debug:
-        return [Text(escaped("".join(traceback.format_exception(error)).rstrip())), _headline(str(error))]
+        trace = masked_text("".join(traceback.format_exception(error)).rstrip())
+        return [Text(escaped(trace)), _headline(str(error))]
     if isinstance(error, TxstormError):
         trace = without_internals(notes).rstrip()
         return [_headline(str(error)), *([Text(escaped(trace), "dim")] if trace else [])]
@@ -197,7 +199,7 @@ def _error_texts(error: BaseException, *, debug: bool) -> list[Text]:
 
 
 def _headline(message: str) -> Text:
-    return Text.assemble(("error: ", "bold red"), escaped(message))
+    return Text.assemble(("error: ", "bold red"), escaped(masked_text(message)))
 
 
 _LINE = "%(message)s"
@@ -205,11 +207,11 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class _Escaping(logging.Formatter):
-    """Log formatter that escapes control characters, since messages may quote text from users, files and servers."""
+    """Log formatter that hides secrets and escapes control characters: messages quote users, files and servers."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format `record` and escape its control characters."""
-        return escaped(super().format(record))
+        """Format `record`, hide its secrets and escape its control characters."""
+        return escaped(masked_text(super().format(record)))
 
 
 def log_to(console: Console, level: str) -> None:

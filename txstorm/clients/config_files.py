@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from txstorm.api.names import counted, near
 from txstorm.clients.file_settings import code_faults
 from txstorm.errors import InputError, MissingDependency
-from txstorm.masks import masked_url
+from txstorm.masks import masked_text, masked_url
 
 Place = tuple[str | int, ...]
 """Where a value is: names of tables and keys, indices of lists."""
@@ -33,7 +33,6 @@ _DEEPEST = 20
 """Levels of sections and lists in a file; a setting of librdkafka with unquoted dots has a handful."""
 _SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _LAST_PORT = 65535
-_URL = re.compile(r"[A-Za-z][\w+.-]*://[^\s'\"]+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
@@ -257,7 +256,7 @@ class ConfigFile:
         shown = [
             f"line {line}: {'.'.join(map(_shown, place))}: {text}" if place else text for line, place, text in found
         ]
-        shown = [_URL.sub(lambda url: masked_url(url[0]), one) for one in dict.fromkeys(shown)]
+        shown = [masked_text(one) for one in dict.fromkeys(shown)]
         raise InputError("\n  ".join([f"{self.path}: {counted(len(shown), 'error')}", *shown]))
 
 

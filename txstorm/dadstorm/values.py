@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import string
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -19,7 +20,7 @@ def split_line(text: str) -> Fields | None:
 
     Fields are separated by commas outside of double quotes, without the blanks around them.
     """
-    if text.startswith("%") or not text.strip():
+    if text.startswith("%") or not text.strip(string.whitespace):  # ASCII's, as where lines are counted
         return None
     parts = text.split(",")
     if '"' in text and any(part.count('"') % 2 for part in parts):

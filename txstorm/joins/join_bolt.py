@@ -27,6 +27,7 @@ from txstorm.windows.bolt import WindowedBolt
 from txstorm.windows.committer import WindowCommitter
 from txstorm.windows.intake import Chunk
 from txstorm.windows.plan import InputPlan
+from txstorm.windows.records import progress_state
 from txstorm.windows.rules.forms import BOUNDS, BoundNames
 from txstorm.windows.window import TupleWindow
 
@@ -167,6 +168,15 @@ class JoinBolt(WindowedBolt):
         self.steps = (*self.steps, step)
         return self
 
+    def __str__(self) -> str:
+        """Return what is joined, in words."""
+        names = "" if self.selector is None else f"{self.selector.value} "
+        joined = [f"{names}{self.first} by {self.join_fields[self.first]}"]
+        for one in self.steps:
+            way = "left joined" if one.left else "joined"
+            joined.append(f"{one.stream} by {self.join_fields[one.stream]} {way} to {one.other}")
+        return ", ".join(joined)
+
     # -- assembly ------------------------------------------------------------------------------------------------------
 
     def assemble(self, site: Site) -> Assembly:
@@ -177,6 +187,8 @@ class JoinBolt(WindowedBolt):
         made = super(JoinBolt, bolt).assemble(site)
         assert isinstance(made.committer, WindowCommitter)
         made.committer.checks += (partial(_check_keys, made.committer.plan.inputs, streams.plan),)
+        plan = made.committer.plan
+        made.committer.progress = progress_state(plan, {**plan.fixed(), "join": str(self)})
         end = next((one.name for one in streams.plan.wanted if one.time == "end"), None)
         if end is not None:
             made.committer.published = {self.output_stream: made.committer.plan.results(end)}

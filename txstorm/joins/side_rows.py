@@ -98,6 +98,12 @@ class SideForm:
         typed = {name for name, kind in {**kinds, KEY: self.key_kind}.items() if kind is not None}
         return frozenset(typed & {KEY, ID, PARTITION}) | ({ID} if self.side.id is None else set())
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns that hold texts of values, which a column of strings does not show."""
+        typed = {KEY: self.key_kind, **{one.column: one.kind for one in self.stored if one.field}}
+        return tuple(name for name, kind in typed.items() if kind is None)
+
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of stored rows, in their order."""

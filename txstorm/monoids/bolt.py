@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import pyarrow as pa
+
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.names import name_fault, near
 from txstorm.api.state import KeyedState, arrow_type
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError, StateError
+from txstorm.misfits import Misfit
 from txstorm.monoids.ready_made import Monoid
-from txstorm.typed import misfit
+from txstorm.typed import column_of, misfit
 
 STATE, INSTANCE = "state", "instance"
 """Column and field of a state, and of the number of the task that keeps it if there is no key."""
@@ -233,7 +236,8 @@ class MonoidPlan:
     def state(self) -> KeyedState:
         """Return the declaration of the table of states."""
         column = str if self.monoid.column is None else self.monoid.column
-        fixed = {"monoid": self.monoid.name}
+        of = "a function of the tuple" if self.reads is None else ", ".join(self.reads) or "the tuple"
+        fixed = {"monoid": self.monoid.name, "state of": of}
         return KeyedState(self.bolt.table, self.bolt.keys or {INSTANCE: int}, {STATE: column}, fixed=fixed)
 
     def state_of(self, tuple: Tuple) -> Any:  # noqa: A002 - Storm's word
@@ -244,7 +248,7 @@ class MonoidPlan:
             state = (self.bolt.given if callable(self.bolt.given) else self.bolt.to_state)(tuple)
         # A number of another type would spoil the sum of all tuples that it is merged with.
         kind = None if self.monoid.how is None else arrow_type(self.monoid.column)
-        if kind is not None and (fault := misfit(kind, state)) is not None:
+        if kind is not None and (fault := _number_fault(kind, state)) is not None:
             raise StateError(f"state {self.bolt.table!r}: to_state: {fault}")
         return state
 
@@ -259,3 +263,17 @@ class MonoidPlan:
             if kind is not None and (fault := misfit(kind, value)) is not None:
                 raise StateError(f"state {self.bolt.table!r}, key column {name!r}: {fault}")
         return values[0] if len(values) == 1 else values
+
+
+def _number_fault(kind: pa.DataType, value: Any) -> str | None:
+    """Return why a number does not fit a column, also by its range; None if it does.
+
+    Of a sum or a least number only the result reaches the column, on which it must not depend what is refused.
+    """
+    if type(value) is float or (type(value) is int and -(2**63) <= value < 2**63):
+        return misfit(kind, value)
+    try:
+        column_of([value], kind)
+    except Misfit as fault:
+        return str(fault)
+    return None

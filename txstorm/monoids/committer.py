@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txstorm.api.assembly import AssembledCommitter
 from txstorm.api.attempt import TransactionAttempt
@@ -330,12 +331,25 @@ class ColumnCommitter(MonoidCommitter):
         for table in tables:
             try:
                 names = [*self.plan.key, STATE][: table.num_columns]
-                found = self._handle.merge(table.rename_columns(names), {STATE: how})
+                found = self._handle.merge(self._counted(table.rename_columns(names)), {STATE: how})
             except StateError as error:
                 error.rows = error.rows if len(tables) == 1 else ()  # else they are no rows of the input
                 raise
             values.update(found)
         self._emit_states(values)
+
+    def _counted(self, table: pa.Table) -> pa.Table:
+        """Return the table with the state of no tuples in place of nulls, of which a fold of nulls alone makes null."""
+        empty = self.plan.monoid.empty()
+        if empty is None or STATE not in table.column_names or not (column := table.column(STATE)).null_count:
+            return table
+        if pa.types.is_null(column.type):
+            column = pa.chunked_array([pa.nulls(len(column), arrow_type(self.plan.monoid.column))])
+        kind = column.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+            return table
+        filled = pc.fill_null(column, pa.scalar(empty, kind))
+        return table.set_column(table.column_names.index(STATE), STATE, filled)
 
 
 COMMITTERS: Mapping[str, type[MonoidCommitter]] = {

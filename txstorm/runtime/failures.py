@@ -19,7 +19,7 @@ import pyarrow as pa
 import txstorm.errors
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.engine.port import LIMIT, SOURCE, ErrorRow
-from txstorm.engine.task.error_rows import error_row
+from txstorm.engine.task.error_rows import error_row, message_of
 from txstorm.errors import InputError, TooManyDeadLetters, TopologyError, TopologyFailed, TxstormError
 from txstorm.storage.rows.dead_letters import TUPLE
 from txstorm.topology.settings import HALF, Settings
@@ -371,7 +371,8 @@ def spout_failure(error: BaseException, spout: str, txid: int) -> BaseException:
     """Build the error that ends the topology after the spout's coordinator raised `error` while planning `txid`."""
     if isinstance(error, TxstormError):
         return error
-    failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {type(error).__name__}: {error}")
+    said = f"{type(error).__name__}: {message_of(error)}"
+    failure = TopologyFailed(f"txid {txid}: the coordinator of spout {spout!r} raised {said}")
     failure.__cause__ = error
     return failure
 

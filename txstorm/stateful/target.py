@@ -182,7 +182,7 @@ class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
         if self.managed.decides:
             self.make_directory()
         if self.has_states:
-            self._check_parallelism(fresh=recorded is None and not decided)
+            self._check_declared(fresh=recorded is None and not decided)
         began = self._timeline_began(committed) if self.has_states and self._owner.timeline else None
         self.last = committed
         self._epoch = epoch
@@ -201,15 +201,17 @@ class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
             self._marks[task] = last
         self._raise_failure()
 
-    def _check_parallelism(self, *, fresh: bool) -> None:
-        """Raise `StateError` unless the number of states is that of the first run, which this records.
+    def _check_declared(self, *, fresh: bool) -> None:
+        """Raise `StateError` unless number and form of the states are those of the first run, which this records.
 
         While it is `fresh`, the ledger does not record the bolt: a file that exists is of a start that was killed or
         fenced.
         """
         path, tasks = self.path / STATES_FILE, None if self.managed.shared else self._tasks
+        classes = {name: one for name, one in sorted(self.managed.conf.items()) if name.endswith("Class")}
+        document = {"format": FORMAT, "version": VERSION, "tasks": tasks, "classes": classes}
         if fresh or not path.exists():
-            write_durably(path, json.dumps({"format": FORMAT, "version": VERSION, "tasks": tasks}).encode() + b"\n")
+            write_durably(path, json.dumps(document).encode() + b"\n")
         try:
             found = json.loads(read_whole(path))
             format_, version, known = found["format"], found["version"], found["tasks"]
@@ -225,6 +227,13 @@ class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
             raise StateError(
                 f"component {self.component!r}: the first run began with {have}, now declared is {want}, so that keys "
                 "would be missing: keep the parallelism, or share the state of all tasks under a new component id"
+            )
+        if "classes" not in found:  # of before they were recorded
+            write_durably(path, json.dumps(document).encode() + b"\n")
+        elif found["classes"] != classes:
+            raise StateError(
+                f"component {self.component!r}: what it has stored was written with state_provider_config "
+                f"{found['classes']}; the code has {classes}; go back to the former, or give the component another id"
             )
 
     def _timeline_began(self, committed: int) -> int:

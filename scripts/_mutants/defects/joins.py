@@ -6,6 +6,20 @@ _FORMS = "tests/joins/test_keys_everywhere.py::test_keys_in_columns_of_all_forms
 
 MUTANTS = (
     Mutant(
+        "a_join_by_other_fields_goes_on",
+        "JoinBolt.assemble",
+        "str(self)",
+        "''",
+        "tests/conformance/test_declarations.py::test_another_declaration_is_refused_and_changes_nothing",
+    ),
+    Mutant(
+        "texts_are_taken_for_strings",
+        "SidePlan.described",
+        '", ".join(self.form.texts)',
+        "''",
+        "tests/conformance/test_declarations.py::test_another_declaration_is_refused_and_changes_nothing",
+    ),
+    Mutant(
         "decimals_are_looked_up_as_far_as_arrow_compares_them",
         "LookupTable._equal",
         "pa.ArrowException",

@@ -5,6 +5,21 @@ from scripts._mutants.mutation import Mutant
 MONOIDS, CLOCKS = "tests/unit/monoids/test_monoids.py", "tests/unit/monoids/test_clock.py"
 
 MUTANTS = (
+    Mutant(
+        "a_number_out_of_range_is_merged",
+        "MonoidPlan.state_of",
+        "_number_fault(kind, state)",
+        "misfit(kind, state)",
+        f"{MONOIDS}::test_all_ways_store_or_refuse_the_same",
+    ),
+    Mutant("a_sum_of_nones_is_none", "ColumnCommitter._counted", "empty is None", "True", MONOIDS),
+    Mutant(
+        "a_monoid_of_another_field_goes_on",
+        "MonoidPlan.state",
+        '", ".join(self.reads)',
+        "''",
+        "tests/conformance/test_declarations.py::test_another_declaration_is_refused_and_changes_nothing",
+    ),
     Mutant("sparse_sketches_keep_the_order_of_their_values", "HyperLogLog._bytes", "np.sort", "np.array", MONOIDS),
     Mutant("dense_sketches_keep_an_estimate_of_one_order", "HyperLogLog._bytes", "bytes(8)", "data[_HIP]", MONOIDS),
     Mutant("theta_sketches_are_not_trimmed", "Theta._bytes", "sketch.trim()", "None", MONOIDS),

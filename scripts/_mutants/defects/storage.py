@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "newer_facts_are_not_recorded",
+        "due",
+        "name == FIXED",
+        "False",
+        "tests/conformance/test_declarations.py::test_a_table_of_before_gets_the_facts_that_it_lacks",
+    ),
+    Mutant(
         "a_torn_creation_of_the_history_is_damage",
         "has_history",
         "is_table(path) and _torn(path) is None",

@@ -4,6 +4,13 @@ from scripts._mutants.mutation import Mutant
 
 MUTANTS = (
     Mutant(
+        "another_lateness_goes_on",
+        "AggregatePlan.fixed",
+        'f"{self.lateness} us"',
+        "''",
+        "tests/conformance/test_declarations.py::test_another_declaration_is_refused_and_changes_nothing",
+    ),
+    Mutant(
         "zeros_of_two_signs_have_two_ranks",
         "ranked",
         "column = pc.add(column, 0.0)",

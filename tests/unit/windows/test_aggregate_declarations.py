@@ -7,7 +7,7 @@ import pytest
 from runs import ended
 
 from txstorm import Count, Duration, TopPerWindow, TransactionalTopologyBuilder, WindowAggregate
-from txstorm.errors import InputError, StateError, TopologyError, TopologyFailed
+from txstorm.errors import InputError, TopologyError, TopologyFailed
 from txstorm.spouts import FileSpout
 from txstorm.testing import FeedSpout, TopologyTestDriver
 
@@ -160,14 +160,6 @@ def test_results_without_a_time_to_live_are_a_warning():
     bolt = WindowAggregate("k", table="r", n="count").with_tumbling_window(SECOND).with_timestamp_field("ts")
     assert any("the results in 'r' are kept forever; give a ttl" in warning for warning in built(bolt).warnings)
     assert not built(tumbling()).warnings
-
-
-def test_other_aggregates_than_at_the_last_start_are_refused(tmp_path):
-    with TopologyTestDriver(built(tumbling()), data_dir=tmp_path) as driver:
-        driver.commit(driver.feed({"s1": [("a", "j", 1, 5)]}))
-        wider = made().with_tumbling_window(Duration.seconds(2)).with_timestamp_field("ts")
-        with pytest.raises(StateError, match=r"component 'w': what it has stored was written with windows: length"):
-            driver.restart(built(wider))
 
 
 @pytest.mark.parametrize(

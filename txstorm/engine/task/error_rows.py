@@ -9,6 +9,7 @@ from weakref import ref
 
 from txstorm.engine.port import ErrorRow
 from txstorm.errors import FailedException, ReportedFailedException
+from txstorm.masks import masked_text
 from txstorm.misfits import shown
 from txstorm.typed import misfit_behind
 from txstorm.user_code import line_of
@@ -80,7 +81,7 @@ def error_row(
         type=type(error).__name__,
         message=message_of(error),
         frame=line_of(error.__traceback__),
-        traceback="".join(traceback.format_exception(error)) if trace else "",
+        traceback=masked_text("".join(traceback.format_exception(error))) if trace else "",
         level=level,
         input=given,
         column=None if misfit is None else misfit.column,
@@ -97,9 +98,9 @@ def shortened(value: object) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the message of an exception as storable text, even if its `__str__` raises."""
+    """Return the message of an exception as storable text without secrets, even if its `__str__` raises."""
     try:
-        return storable(str(error))
+        return masked_text(storable(str(error)))
     except Exception as failure:  # noqa: BLE001 - a user-defined __str__
         return f"(its message cannot be shown: {type(failure).__name__})"
 

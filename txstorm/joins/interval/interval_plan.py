@@ -73,6 +73,7 @@ class SidePlan:
             "partition field": repr(side.partition) if side.partition is not None else "none",
             "grouped by": ", ".join(self.form.grouped_by),
             "columns": columns,
+            "kept as text": ", ".join(self.form.texts) or "nothing",
         }
 
 
@@ -123,7 +124,9 @@ class IntervalPlan:
 
     def fixed(self) -> dict[str, str]:
         """Return what must be the same at every start, in words."""
-        facts = {"join": self.how, **{name: f"{one / 1000:g} ms" for name, one in vars(self.bounds).items()}}
+        bounds = vars(self.bounds)
+        facts = {"join": self.how, **{name: f"{one / 1000:g} ms" for name, one in bounds.items()}}
+        facts["bounds"] = ", ".join(f"{name} {one} us" for name, one in bounds.items())  # with all digits
         for name, plan in zip(SIDES, self.sides, strict=True):
             facts.update({f"{name} {what}": one for what, one in plan.described().items()})
         return facts

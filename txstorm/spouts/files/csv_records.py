@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -244,18 +245,31 @@ class CsvFormat(SkippingBlanks):
             return None
         if len(table) + len(wrong) != records.rows:
             return None
-        rows, is_good = records.others(wrong), np.ones(len(table), bool)
+        rows = records.others(wrong) if wrong else np.arange(records.rows)
         for name, kind in texts.items():
-            given = table[name].combine_chunks()
+            at, given = table.column_names.index(name), table[name].combine_chunks()
+            if unfit := _impossible_texts(given, kind):  # what is left out need not be converted
+                good = self._refused(name, given, unfit, rows, wrong)
+                table, rows = table.filter(pa.array(good)), rows[good]
+                given = table[name].combine_chunks()
             column, unfit = _converted(given, kind)
+            table = table.set_column(at, name, column)
             if unfit:
-                is_good[unfit] = False
-                why = _conversion(name, kind)
-                for row, text in zip(rows[unfit].tolist(), given.take(unfit).to_pylist(), strict=True):
-                    wrong.setdefault(row, Fault(f"{why}{text!r}", _CURE, name, self.types.get(name)))
-            table = table.set_column(table.column_names.index(name), name, column)
-        good = table if is_good.all() else table.filter(pa.array(is_good))
-        return Parsed(good.combine_chunks(), wrong)
+                good = self._refused(name, given, unfit, rows, wrong)
+                table, rows = table.filter(pa.array(good)), rows[good]
+        return Parsed(table.combine_chunks(), wrong)
+
+    def _refused(
+        self, name: str, texts: pa.StringArray, unfit: list[int], rows: Offsets, wrong: dict[int, Fault]
+    ) -> npt.NDArray[np.bool_]:
+        """Note the fault of each text of a column that does not fit; return which ones do. `rows`: their records."""
+        kind = self.types[name]
+        why = _conversion(name, kind)
+        for row, text in zip(rows[unfit].tolist(), texts.take(unfit).to_pylist(), strict=True):
+            wrong[row] = Fault(f"{why}{text!r}", _CURE, name, kind)
+        fits = np.ones(len(rows), bool)
+        fits[unfit] = False
+        return fits
 
     def _misquoted(self, records: Records) -> dict[int, Fault]:
         """Return the faults of records that Arrow divides otherwise: with an open quote, or a return outside quotes."""
@@ -355,7 +369,7 @@ def _converted(given: pa.StringArray, kind: pa.DataType) -> tuple[Any, list[int]
         texts = pc.utf8_trim(given, " \t")
         return pc.indices_nonzero(pc.invert(pc.match_substring_regex(texts, shape_of(kind)))).to_pylist()
 
-    return sifted(given, kind, _as_read, lambda: _impossible_texts(given, kind), doubtful)
+    return sifted(given, kind, _as_read, doubtful=doubtful)
 
 
 def _cast(texts: pa.StringArray, kind: pa.DataType) -> Any:

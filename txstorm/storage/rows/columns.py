@@ -18,7 +18,7 @@ import pyarrow as pa
 from txstorm.errors import StateError
 from txstorm.misfits import Misfit
 from txstorm.storage.rows.schema import type_text
-from txstorm.typed import converted, fits, fitting, has_bounds, misfit, python_type, python_values
+from txstorm.typed import converted, declaration, fits, fitting, has_bounds, misfit, python_type, python_values
 
 Label = Callable[[int], str]
 _AS_GIVEN = (str, int, bool, bytes, date)
@@ -103,11 +103,11 @@ class Column:
             return column
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not fits(kind, self.field.type) and column.null_count < len(column):
-            actual = python_type(kind)
             fault = f"expected {type_text(self.field.type)}, got {type_text(kind)}"
-            float_key = "key" in self.role and actual is float
-            declare = "" if float_key else f", or declare it with that type: {{{self.name!r}: {actual.__name__}}}"
-            raise self._error(where, f"{fault}; cast the column{declare}") from self._misfit(fault)
+            no_key = "key" in self.role and python_type(kind) in (float, list, dict)
+            declare = None if no_key else declaration(self.name, kind)
+            advice = "cast the column" + (f", or declare it with that type: {declare}" if declare else "")
+            raise self._error(where, f"{fault}; {advice}") from self._misfit(fault)
         try:
             return converted(column, self.field.type)
         except Misfit as cause:

@@ -202,9 +202,9 @@ class DeclaredTable:
 
     def _check_fixed(self, found: DeltaTableState) -> None:
         declared = (self.table.fixed if isinstance(self.table, KeyedState) else None) or {}
-        was = json.loads(found.handle.properties.get(FIXED, "null"))
-        if was is None:  # of before it was recorded
-            was = {**declared, **self._derived(found)}
+        recorded = json.loads(found.handle.properties.get(FIXED, "null"))
+        # What a table of before does not record is what is declared now, which this start records.
+        was = {**declared, **(self._derived(found) if recorded is None else recorded)}
         if was == declared:
             return
         names = [name for name in {**was, **declared} if was.get(name) != declared.get(name)]
@@ -226,9 +226,10 @@ class DeclaredTable:
         return derive(restored(pa.Table.from_batches([next(batches)]), found.handle.schema))
 
     def lacks(self, found: DeltaTableState) -> dict[str, str]:
-        """Return the fixed facts that the existing table `found` does not record."""
-        facts = self.about(found.ref)
-        return {FIXED: facts[FIXED]} if FIXED in facts and FIXED not in found.handle.properties else {}
+        """Return the property with the fixed facts, if the existing table `found` does not record all of them."""
+        facts, recorded = self.about(found.ref).get(FIXED), found.handle.properties.get(FIXED)
+        lacking = facts is not None and (recorded is None or json.loads(facts).keys() > json.loads(recorded).keys())
+        return {FIXED: facts} if facts is not None and lacking else {}
 
     def _check_tasks(self, found: DeltaTableState) -> None:
         declared = self.table.tasks if isinstance(self.table, KeyedState) else None

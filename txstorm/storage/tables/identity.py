@@ -193,13 +193,14 @@ def recorded(wanted: Mapping[str, str]) -> dict[str, str]:
 def due(found: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
     """Return the properties to set on a table with the properties `found`, so that it has the `wanted` ones.
 
-    Empty if there is nothing to set. A value that txstorm has not set was set by a user, and is kept.
+    Empty if there is nothing to set. A value that txstorm has not set was set by a user, and is kept; of what is fixed,
+    an older txstorm has recorded less.
     """
     ours = _set_before(found)
     changed = {
         name: value
         for name, value in wanted.items()
-        if found.get(name) != value and (name not in found or found[name] == ours.get(name))
+        if found.get(name) != value and (name not in found or name == FIXED or found[name] == ours.get(name))
     }
     return changed and {**changed, SET: json.dumps({**ours, **changed}, sort_keys=True)}
 

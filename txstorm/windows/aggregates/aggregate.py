@@ -11,7 +11,7 @@ import pyarrow as pa
 from txstorm.api.assembly import Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
 from txstorm.errors import InputError
-from txstorm.typed import fits, python_type
+from txstorm.typed import declaration, fits
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
@@ -194,7 +194,7 @@ def _type_faults(cells: Cells, site: Site) -> list[str]:
     """Return a fault for each field whose known type in an input does not fit that of the aggregate."""
     return [
         f"field {field.name!r} of {one.component!r} has the type {one.types[field.name]}, but is taken as "
-        f"{field.kind}; declare it: {{{field.name!r}: {python_type(one.types[field.name]).__name__}}}"
+        f"{field.kind}; declare it: {declaration(field.name, one.types[field.name]) or 'with another type, upstream'}"
         for field in dict.fromkeys(cells.fields)
         for one in site.inputs
         if field.name in one.types and not fits(one.types[field.name], field.kind)

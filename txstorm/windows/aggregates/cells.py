@@ -63,6 +63,10 @@ class Aggregate:
     field: Field | None = None
     by: Field | None = None
 
+    def __str__(self) -> str:
+        of = "" if self.field is None else f" of {self.field.name}"
+        return f"{self.name}: {self.way}{of}{'' if self.by is None else f' by {self.by.name}'}"
+
     @property
     def kind(self) -> pa.DataType:
         """The type of the result."""

@@ -81,7 +81,13 @@ class AggregatePlan:
     def fixed(self) -> dict[str, str]:
         """Return what must be the same at every start, in words."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.cells.columns.items())
-        return {**self.windows.fixed(), "columns": columns, "grouped by": ", ".join(self.grouped_by)}
+        return {
+            **self.windows.fixed(),
+            "columns": columns,
+            "grouped by": ", ".join(self.grouped_by),
+            "aggregates": ", ".join(map(str, self.cells.aggregates)),
+            "allowed lateness": f"{self.lateness} us",  # what it keeps is missing for windows that have fired
+        }
 
     def groups(self, table: pa.Table) -> pa.Array:
         """Return the key group of each row."""

@@ -192,8 +192,9 @@ class ChangingRanks(RankPerWindow):
         self.identity = [*plan.bounds, *results.key]
         self.parallelism = parallelism
         columns = {**dict.fromkeys(plan.bounds, INSTANT), **results.columns}
+        ranked_by = {"ranks": f"{plan.n} by {plan.by}"}  # what was emitted is taken back by them
         self.kept = CollectionState(
-            f"{plan.id}-results", {GROUP: int}, {**columns, GONE: bool}, order={WINDOW_END: int}
+            f"{plan.id}-results", {GROUP: int}, {**columns, GONE: bool}, order={WINDOW_END: int}, fixed=ranked_by
         )
         self.internal_states = {self.kept.name}
         self.also_reads = ((source, results.retractions), (source, results.frontier))
