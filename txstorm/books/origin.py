@@ -21,6 +21,18 @@ VERSION = 1
 RANDOM = "random"
 NOTEBOOK = "a notebook or an interactive session"
 
+_LIBRARIES = sys.stdlib_module_names | {
+    "txstorm",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "pyspark",
+    "deltalake",
+    "rich",
+}
+"""Packages, most of whose hundred thousand attributes would be looked at in vain at each start."""
+
 
 @dataclass(frozen=True)
 class HashSeed:
@@ -116,7 +128,8 @@ def _masked(target: str) -> str:
 def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str]:
     """Find the attribute that is `topology`, preferably in an imported module, and the directory to import from."""
     for name, module in list(sys.modules.items()):
-        if module is not main and (attributes := _attributes(module, topology)):
+        known = name.partition(".")[0] in _LIBRARIES
+        if not known and module is not main and (attributes := _attributes(module, topology)):
             return f"{name}:{attributes[0]}", os.getcwd()
     importable = None if main is None else _importable(main)
     if main is None or importable is None or not (attributes := _attributes(main, topology)):
@@ -126,7 +139,7 @@ def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str
 
 def _attributes(module: ModuleType, topology: Topology) -> list[str]:
     known = dict(getattr(module, "__dict__", {}))
-    if not any(map(is_, known.values(), repeat(topology))):  # there are a hundred thousand attributes in all
+    if not any(map(is_, known.values(), repeat(topology))):  # without libraries there still are ten thousand
         return []
     return [name for name, value in known.items() if value is topology and name.isidentifier()]
 
