@@ -39,6 +39,7 @@ def check_directory(data_dir: Path) -> None:
     try:
         if not path.exists():
             _check_empty(data_dir)
+        if not path.exists():  # looked at again: a first run may just have written it
             return
         text = read_whole(path).decode(errors="replace")
     except OSError as error:
@@ -78,7 +79,7 @@ def _check_empty(data_dir: Path) -> None:
     ours |= {PLACE_FILE, "intents", "spill"}
     foreign = sorted(set(os.listdir(data_dir)) - ours - set(TABLE_FOLDERS))
     begun = (".", LEDGER_FILE, f"{FORMAT_FILE}.", f"{PLACE_FILE}.")
-    foreign = [name for name in foreign if not name.startswith(begun)]
+    foreign = [name for name in foreign if name != FORMAT_FILE and not name.startswith(begun)]
     if foreign:
         msg = f"data directory {data_dir} holds something else ({', '.join(foreign[:3])}); choose another --data-dir"
         raise DataDirectoryError(msg)

@@ -161,7 +161,10 @@ def error_document(error: BaseException, run: Mapping[str, Any] | None = None) -
         "exit_code": exit_code_of(error),
     }
     if isinstance(error, TopologyError | ConfigurationError):
-        about["faults"] = [masked_text(str(one)) for one in error.faults]
+        about["faults"] = [
+            {**one, "message": masked_text(one["message"])} if isinstance(one, dict) else masked_text(one)
+            for one in error.faults
+        ]
     if run is not None:
         about["run"] = dict(run)
     return {"error": about}

@@ -161,8 +161,7 @@ class AggregateCommitter(AssembledCommitter):
         component = inputs.read(component)
         passed = component.progress.watermark
         progress = self._advanced(component.progress)
-        name = unit_of_task(context.task)
-        text = records.get(name)
+        text = records.get(name := unit_of_task(context.task))
         record = UnitRecord() if text is None else UnitRecord.read(text)
         rows = self._rows(passed)
         results = ResultRows(plan.cells, None if plan.table is None else context.collection(plan.table))
