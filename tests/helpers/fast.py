@@ -18,6 +18,9 @@ DIRECTORIES = ("stateful", "unit", "windows")
 COSTLY = (
     "unit/cli",
     "unit/clients/delta",
+    "unit/hailstorm/test_companion.py",
+    "unit/hailstorm/test_hailstorm_topologies.py",
+    "unit/ledger/delta",
     "unit/simulation",  # the stage before pytest runs simulated worlds
     "unit/storage",
     "unit/test_allocator.py",

@@ -291,6 +291,7 @@ def test_tasks_share_files_and_receivers_get_them_in_order(tmp_path):
             assert [[row["n"] for row in kept if row["_txid"] == txid] for txid in (1, 2)] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.integration
 def test_killed_beside_a_writer_that_appends_compacts_and_vacuums(tmp_path):
     lake, data_dir, chance, stopping, count = tmp_path / "lake", tmp_path / "data", random.Random(3), [], [1]
     write(lake, 0)
