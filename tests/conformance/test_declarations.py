@@ -1,4 +1,4 @@
-"""What a declaration fixes is compared whole at a start: a change is refused by name, and the former declaration goes on."""
+"""Declarations are compared whole at a start: a change is refused by name, and the former declaration goes on."""
 
 import json
 from collections.abc import Callable, Mapping
