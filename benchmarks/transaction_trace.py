@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one transaction costs to follow."""
+    """Size of the trace of one transaction."""
 
     functions: int
     files: int

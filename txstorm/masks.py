@@ -17,18 +17,22 @@ _SECRET = re.compile(
 _NAME = re.compile(
     r"""(?<![\w.-])([\w.-]+)(?:["']\s{0,9}:|["']?\s{0,9}=)\s{0,9}"""
     r"""|(?:^|(?<=[\n'"]))[ \t]{0,9}([\w-]+):[ \t]+"""
-    r"""|(?<!\S)--?([\w-]+)\s{1,9}"""
+    r"""|(?<!\S)--?([\w-]+)\s{1,9}(?!or\s)"""
 )
 """A name before its value: in a connection string or in JSON, in a header, or as an option."""
 _VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;,&)}\]]*""")
+_SCHEME = r"(?i:bearer\s{1,9}|(?:basic|negotiate|token|apikey)\s{1,9}(?!(?-i:[a-z]+|\d+)(?![\w+/=.-])))"
 _KNOWN = re.compile(
-    r"""(?:^|(?<=\n))\s{0,9}(?i:bearer|basic|digest|negotiate|token|apikey)\s{1,9}(?P<line>[^\n]+)"""
-    r"""|(?<=[:=,'"(])\s{0,9}(?i:bearer|basic|digest|negotiate|token|apikey)\s{1,9}(?P<value>[^\s'",;]+)"""
+    rf"""(?:^|(?<=\n))\s{{0,9}}{_SCHEME}(?P<line>[^\n]+)"""
+    rf"""|(?<=[:=,'"(])\s{{0,9}}{_SCHEME}(?P<value>[^\s'",;]+)"""
+    r"|(?<![\w-])(?i:digest)\s{1,9}(?P<digest>\w+=[^\n]+)"
     r"|(?<![\w-])(?P<key>sk-[\w-]{16,}|[srp]k_(?:live|test)_\w+|gh[opsur]_\w{16,}|github_pat_\w+|glpat-[\w-]+"
     r"|xox[a-z]-[\w-]+|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{20,}|hf_\w{16,}|eyJ[\w-]{8,}\.[\w.-]+)"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<pem>[^'\"]*)"
 )
-"""Credentials that are recognized by themselves: after the name of their scheme, or by their first letters."""
+"""Credentials that are recognized by themselves: after the name of their scheme, or by their first letters.
+
+Schemes are words of messages too, such as the digest of a batch: what follows must not be a plain word, or a number."""
 _URL = re.compile(r"[A-Za-z][\w+.:-]*://[^\s'\"]+")
 _CONTAINERS = ("abfs", "abfss")
 """Schemes in which the part before the @ is the name of a container."""

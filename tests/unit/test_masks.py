@@ -183,5 +183,7 @@ def test_words_of_errors_are_not_taken_for_secrets() -> None:
         "the bearer of news",
         "a basic idea",
         "sk-learn is missing",
+        "another batch (digest 3f9ab2, expected 77c0de); table t: digest 3f9ab2",
+        "Token that every request must have (token 5 of 6): give --token or TXSTORM_STORE_TOKEN",
     ):
         assert masked_text(text) == text
