@@ -7,6 +7,7 @@ module, so that every write of a coordinator is guarded by the same check of its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ from txstorm.books.storm_paths import PartitionEntries
 from txstorm.errors import ConflictError, FencedError, LedgerCorrupt
 from txstorm.lanes import THREADS, Lanes
 from txstorm.ledger import paths as names
+from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Ledger, Op, Put, in_commits
+from txstorm.ledger.sqlite import BUSY
 from txstorm.ledger.values import BlobValues, Values
 from txstorm.storage.tables.intent import Intent
 
@@ -462,3 +465,17 @@ class Books:
         if intent.last != last:
             raise LedgerCorrupt(f"ledger entry {path} holds the intent of txid {intent.last}; the ledger is damaged")
         return intent
+
+
+@contextmanager
+def opened_books(
+    directory: Path, *, lease: str = "", read_only: bool = False, busy: float = BUSY, lanes: Lanes = THREADS
+) -> Iterator[Books]:
+    """Context manager: the books of a data directory; beside a run unless `lease` names a holder, who excludes runs."""
+    ledger = open_ledger(directory, create=False, read_only=read_only, busy=busy)
+    try:
+        if lease:
+            ledger.acquire(lease)
+        yield Books(ledger, directory / names.INTENTS, lanes)
+    finally:
+        ledger.close()

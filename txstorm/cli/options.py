@@ -1,9 +1,10 @@
-"""Arguments and options shared by several commands, and the enumerations of their values."""
+"""What commands share: arguments, options, the enumerations of their values, and the form of a result."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -69,3 +70,34 @@ AllowHost = Annotated[
         "as that of a proxy before it; may be repeated.",
     ),
 ]
+
+
+class Grid(NamedTuple):
+    """A table in a result: see `txstorm.cli.output.grid`."""
+
+    titles: Sequence[str] | None
+    rows: Iterable[Sequence[str]]
+    right: Sequence[str] = ()
+
+
+class Line(NamedTuple):
+    """A line of a result with a style of its own; `aside`: on standard error."""
+
+    text: str
+    style: str = "dim"
+    aside: bool = False
+
+
+def show(document: Mapping[str, Any], *parts: str | Grid | Line, as_json: bool) -> None:
+    """Print a result: its document as one line of JSON or, without ``--json``, its parts, one below the other."""
+    from txstorm.cli.output import grid, print_json, stderr, stdout
+
+    if as_json:
+        print_json(document)
+        return
+    for part in parts:
+        if isinstance(part, Grid):
+            stdout().print(grid(*part))
+        else:
+            line = part if isinstance(part, Line) else Line(part, "")
+            (stderr() if line.aside else stdout()).print(line.text, style=line.style or None, soft_wrap=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import topology_in
 from txstorm.books.requests import (
     ACCEPT_CLOCK,
@@ -31,7 +30,6 @@ from txstorm.books.requests import (
 from txstorm.errors import BusyError, ConflictError, HeldError, InputError, NotRunningError
 from txstorm.lanes import THREADS, Lanes, utc_time
 from txstorm.ledger import paths as names
-from txstorm.ledger.open import open_ledger
 from txstorm.ledger.port import Delete
 
 LOOK = 0.05
@@ -133,7 +131,7 @@ def kill(
         BusyError, HeldError: as for `deactivate`.
     """
     until = waiting.lanes.monotonic() + waiting.patience
-    with _opened(data_dir, waiting) as books:
+    with opened_books(topology_in(data_dir), busy=waiting.busy) as books:
         killed = books.ledger.holder()
         result = ask(data_dir, KILL, {"wait_seconds": wait_seconds}, waiting)
         # Another holder is a standby coordinator, which detects that the topology was killed, and ends as well.
@@ -148,8 +146,8 @@ def _activation(data_dir: str | Path, command: str, waiting: Waiting) -> dict[st
     except NotRunningError:
         pass
     active = command == ACTIVATE
-    with _opened(data_dir, waiting) as books:
-        books.ledger.acquire(f"txstorm {command}")  # excludes a run that starts at this moment
+    # The lease excludes a run that starts at this moment.
+    with opened_books(topology_in(data_dir), lease=f"txstorm {command}", busy=waiting.busy) as books:
         books.put_if([], {names.MODE: {"active": active}})
         identity = books.identity()
         return {
@@ -180,7 +178,7 @@ def ask(
         NotRunningError: the topology is not running.
         BusyError, HeldError: as for `deactivate`.
     """
-    with _opened(data_dir, waiting) as books:
+    with opened_books(topology_in(data_dir), busy=waiting.busy) as books:
         return ask_run(books, data_dir, command, arguments, waiting)
 
 
@@ -269,13 +267,3 @@ def _unanswered(books: Books, request: Request, waiting: Waiting, cause: HeldErr
         f"whose last status is {status.get('mode', 'none')!r}, of {status.get('told_at', 'no time')}; it is starting, "
         f"stopping or hanging: look at that process, and give the command again; {end}"
     )
-
-
-@contextmanager
-def _opened(data_dir: str | Path, waiting: Waiting) -> Iterator[Books]:
-    directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False, busy=waiting.busy)
-    try:
-        yield Books(ledger, directory / "intents")
-    finally:
-        ledger.close()

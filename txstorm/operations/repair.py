@@ -6,10 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import topology_in
 from txstorm.errors import InputError
-from txstorm.ledger.open import open_ledger
 from txstorm.recovery.table_checks import publications, raise_reachable
 from txstorm.storage.tables.identity import TopologyIdentity
 from txstorm.storage.tables.intent import Intent, is_outside
@@ -32,12 +31,8 @@ def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
         HeldError: the topology is running.
     """
     directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False)
-    try:
-        ledger.acquire("txstorm repair")
-        return _abandon(directory, Books(ledger, directory / "intents"), txid)
-    finally:
-        ledger.close()
+    with opened_books(directory, lease="txstorm repair") as books:
+        return _abandon(directory, books, txid)
 
 
 def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import name_fault
-from txstorm.books.data_directory import make_directory, write_format
+from txstorm.books.books import opened_books
+from txstorm.books.data_directory import make_directory, topology_in, write_format
 from txstorm.books.records import Identity, Meta
 from txstorm.books.savepoint import Savepoint
 from txstorm.clients.files import sync_names
@@ -22,7 +23,7 @@ from txstorm.ledger.open import local_directory, open_ledger
 from txstorm.ledger.port import Put, in_commits
 from txstorm.ledger.values import encode_value
 from txstorm.operations.kept_history import history_row
-from txstorm.operations.savepoints import find_savepoint, opened_books
+from txstorm.operations.savepoints import find_savepoint
 from txstorm.recovery.clone import clone_tables
 from txstorm.storage.tables.history import append_history
 from txstorm.storage.tables.identity import TopologyIdentity
@@ -52,8 +53,8 @@ def restore_savepoint(
         InputError: there is no such savepoint, `new_dir` exists and is not empty, or the id is invalid.
         TableCorrupt: a version or file that the savepoint needs is damaged.
     """
-    target = local_directory(new_dir)
-    with opened_books(data_dir, read_only=True) as (directory, books):
+    target, directory = local_directory(new_dir), topology_in(data_dir)
+    with opened_books(directory, read_only=True) as books:
         found = find_savepoint(directory, books, name)
         owner = TopologyIdentity(_checked_id(topology or found.topology), uuid.uuid4().hex)
         made = _beside(target)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from txstorm import faults
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import topology_in
 from txstorm.books.records import Identity
 from txstorm.books.rewind import Rewind, RewoundTable
 from txstorm.errors import DataDirectoryError, InputError
 from txstorm.lanes import THREADS, Lanes
-from txstorm.ledger.open import open_ledger
 from txstorm.operations.kept_history import check_in_history, history_row, txid_at_clock
 from txstorm.operations.rewind_target import rewind_target
 from txstorm.recovery.key_texts import old_texts
@@ -86,14 +85,9 @@ def rewind(
 
 def rewind_to(directory: Path, txid: int, keep: Sequence[str], lanes: Lanes) -> dict[str, Any]:
     """Roll back the tables in `directory`, as `rewind` does; `lanes` run the work on several tables."""
-    ledger = open_ledger(directory, create=False)
-    try:
-        ledger.acquire("txstorm rewind")
-        books = Books(ledger, directory / "intents", lanes)
+    with opened_books(directory, lease="txstorm rewind", lanes=lanes) as books:
         finish_rewind(directory, books, lanes)
         return _rewind(directory, books, txid, keep, lanes)
-    finally:
-        ledger.close()
 
 
 def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str], lanes: Lanes) -> dict[str, Any]:
@@ -154,14 +148,9 @@ def migrate(data_dir: str | Path) -> dict[str, Any]:
         HeldError: the topology is running.
     """
     directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False)
-    try:
-        ledger.acquire("txstorm migrate")
-        books = Books(ledger, directory / "intents")
+    with opened_books(directory, lease="txstorm migrate") as books:
         finish_rewind(directory, books)
         return _migrated(directory, books)
-    finally:
-        ledger.close()
 
 
 def _migrated(directory: Path, books: Books) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import name_fault, near
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import make_directory, topology_in
 from txstorm.books.records import clock_of
 from txstorm.books.requests import CANCEL, WANT
@@ -26,7 +25,6 @@ from txstorm.clocks import Clock
 from txstorm.display import time_of
 from txstorm.errors import InputError, NotRunningError, TxstormError
 from txstorm.lanes import THREADS, Lanes
-from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import NUMBER, WANTED, savepoint_path
 from txstorm.ledger.port import ABSENT, Check, Delete, Op
 from txstorm.operations.kept_history import check_in_history, history_row
@@ -57,7 +55,8 @@ def create_savepoint(
         StateError: `txid` is not committed, or a state as of it can no longer be read.
         DataDirectoryError: there is no topology in `data_dir`.
     """
-    with opened_books(data_dir) as (directory, books):
+    directory = topology_in(data_dir)
+    with opened_books(directory) as books:
         return make_savepoint(directory, books, name, txid, clock)
 
 
@@ -104,13 +103,14 @@ def record_savepoint(directory: Path, books: Books, made: Savepoint, beside: Seq
 
 def list_savepoints(data_dir: str | Path) -> list[Savepoint]:
     """Return the savepoints of the topology in `data_dir`, sorted by name."""
-    with opened_books(data_dir, read_only=True) as (_, books):
+    with opened_books(topology_in(data_dir), read_only=True) as books:
         return list(books.savepoints().values())
 
 
 def delete_savepoint(data_dir: str | Path, name: str) -> Savepoint:
     """Delete the savepoint `name`, so that its files may be removed; raise `InputError` if it does not exist."""
-    with opened_books(data_dir) as (directory, books):
+    directory = topology_in(data_dir)
+    with opened_books(directory) as books:
         found = find_savepoint(directory, books, name)
         (directory / NOTES / f"{name}.json").unlink(missing_ok=True)
         books.put_if([Delete(savepoint_path(name))], {})
@@ -188,8 +188,8 @@ def want_snapshot(
         return ask(data_dir, WANT, arguments, Waiting(lanes=lanes))
     except NotRunningError:
         pass
-    with opened_books(data_dir) as (directory, books):
-        books.ledger.acquire("txstorm snapshot")  # excludes a run that starts at this moment
+    directory = topology_in(data_dir)
+    with opened_books(directory, lease="txstorm snapshot") as books:  # excludes a run that starts at this moment
         number, before = books.snapshots()
         metas, committed = books.metas(), books.currtx() - 1
         present, planned = (
@@ -226,7 +226,7 @@ def taken_snapshot(
     """
     found = want_snapshot(data_dir, clock, name, wait, lanes)
     while found["running"] and "txid" not in found:
-        with opened_books(data_dir) as (_, books):
+        with opened_books(topology_in(data_dir)) as books:
             (_, wanted), now = books.snapshots(), books.ledger.holder()
         is_wanted = wanted is not None and wanted.number == found["number"]
         for one in list_snapshots(data_dir):
@@ -254,8 +254,7 @@ def cancel_snapshot(data_dir: str | Path, lanes: Lanes = THREADS) -> dict[str, A
         return ask(data_dir, CANCEL, {}, Waiting(lanes=lanes))
     except NotRunningError:
         pass
-    with opened_books(data_dir) as (_, books):
-        books.ledger.acquire("txstorm snapshot")
+    with opened_books(topology_in(data_dir), lease="txstorm snapshot") as books:
         identity, (_, wanted) = books.identity(), books.snapshots()
         books.put_if([Delete(WANTED)], {})
         clock = None if wanted is None else dict(wanted.clock)
@@ -309,17 +308,6 @@ def find_savepoint(directory: Path, books: Books, name: str) -> Savepoint:
         msg = f"{directory}: no savepoint {name!r}{near(name, list(known))}; it has {', '.join(known) or 'none'}"
         raise InputError(msg)
     return known[name]
-
-
-@contextmanager
-def opened_books(data_dir: str | Path, *, read_only: bool = False) -> Iterator[tuple[Path, Books]]:
-    """Context manager that opens a data directory and its books without acquiring the lease, even during a run."""
-    directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False, read_only=read_only)
-    try:
-        yield directory, Books(ledger, directory / "intents")
-    finally:
-        ledger.close()
 
 
 def _made(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import FORMAT_FILE, topology_directories, topology_in
 from txstorm.books.records import clock_of
 from txstorm.errors import InputError, TxstormError
 from txstorm.ledger.credentials import named_ledger
 from txstorm.ledger.location import recorded_ledger
-from txstorm.ledger.open import local_directory, open_ledger
+from txstorm.ledger.open import local_directory
 
 if TYPE_CHECKING:
     from txstorm.books.rewind import Rewind
@@ -80,7 +79,8 @@ def read_status(data_dir: str | Path) -> dict[str, Any]:
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
     """
-    with _reading(data_dir) as (directory, books):
+    directory = topology_in(data_dir)
+    with opened_books(directory, read_only=True) as books:
         return _status(directory, books)
 
 
@@ -97,7 +97,8 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
     Raises:
         DataDirectoryError: there is no topology, or it is damaged.
     """
-    with _reading(data_dir) as (directory, books):
+    directory = topology_in(data_dir)
+    with opened_books(directory, read_only=True) as books:
         identity = books.identity()
         currtx = books.currtx()
         live = [intent for intent in books.intents() if intent.last >= currtx]
@@ -198,13 +199,3 @@ def _listed(directory: Path) -> dict[str, Any]:
             "mode": "unreadable",
             "error": str(error),
         }
-
-
-@contextmanager
-def _reading(data_dir: str | Path) -> Iterator[tuple[Path, Books]]:
-    directory = topology_in(data_dir)
-    ledger = open_ledger(directory, create=False, read_only=True)
-    try:
-        yield directory, Books(ledger, directory / "intents")
-    finally:
-        ledger.close()

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txstorm.books.books import Books
+from txstorm.books.books import Books, opened_books
 from txstorm.books.data_directory import ledger_exists
 from txstorm.books.origin import CodeOrigin
 from txstorm.books.records import Identity, clock_of
 from txstorm.clocks import Clock
 from txstorm.errors import InputError, LedgerCorrupt, MissingDependency, TableCorrupt
-from txstorm.ledger.open import open_ledger
 from txstorm.results.freshness import check_not_ahead, check_not_behind
 from txstorm.results.read import (
     Stamps,
@@ -359,11 +358,8 @@ def _stamp(directory: Path, txid: int) -> int | None:
 def _ask(directory: Path, question: Callable[[Books], Answer], otherwise: Answer) -> Answer:
     if not ledger_exists(directory):
         return otherwise
-    ledger = open_ledger(directory, create=False, read_only=True)
-    try:
-        return question(Books(ledger, directory / "intents"))
-    finally:
-        ledger.close()
+    with opened_books(directory, read_only=True) as books:
+        return question(books)
 
 
 def table_html(rows: pa.Table, caption: str) -> str:

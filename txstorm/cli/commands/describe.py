@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import Format, Json, PrintPython, Target
+from txstorm.cli.options import Format, Grid, Json, PrintPython, Target, show
 
 EXAMPLE = '''"""Counts words. Run it where this file is: txstorm run words --engine local --available-now"""
 
@@ -88,16 +88,6 @@ def validate(target: Target, json: Json = False) -> None:
 
     Example: txstorm validate jobs.word_count
     """
-    from txstorm.cli.output import print_json, print_text
-
-    topology, warnings = _checked(target)
-    if json:
-        print_json({"topology": topology, "faults": [], "warnings": warnings})
-    else:
-        print_text("\n".join([f"{topology}: no faults", *(f"warning: {one}" for one in warnings)]))
-
-
-def _checked(target: str) -> tuple[str, list[str]]:
     from txstorm.cli.target import PIPELINE, load, parse, resolve
     from txstorm.spouts.executors import check_spout
     from txstorm.topology.builder import TransactionalTopologyBuilder
@@ -105,22 +95,15 @@ def _checked(target: str) -> tuple[str, list[str]]:
     found: Any = None if target.endswith(PIPELINE) else resolve(parse(target))
     topology = found.build_topology() if isinstance(found, TransactionalTopologyBuilder) else load(target)
     check_spout(topology.spout.object)
-    return topology.id, list(topology.warnings)
+    document = {"topology": topology.id, "faults": [], "warnings": list(topology.warnings)}
+    show(document, f"{topology.id}: no faults", *(f"warning: {one}" for one in topology.warnings), as_json=json)
 
 
 def settings(json: Json = False) -> None:
     """List the settings that --set takes, with Storm's keys for them."""
-    from txstorm.cli.output import print_json, stdout
-    from txstorm.cli.tables import PlainTable
     from txstorm.topology.settings import Settings
 
     known = Settings.listed()
-    if json:
-        print_json({"settings": [one._asdict() for one in known]})
-        return
-    grid = PlainTable(box=None, pad_edge=False, header_style="dim")
-    for title in ("setting", "default", "what it does", "Storm's key"):
-        grid.add_column(title, overflow="fold")
-    for one in known:
-        grid.add_row(one.name, str(one.default), one.description, one.storm_key or "")
-    stdout().print(grid)
+    rows = [(one.name, str(one.default), one.description, one.storm_key or "") for one in known]
+    table = Grid(("setting", "default", "what it does", "Storm's key"), rows)
+    show({"settings": [one._asdict() for one in known]}, table, as_json=json)

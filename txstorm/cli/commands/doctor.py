@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from txstorm.cli.options import Json
+from txstorm.cli.options import Json, show
 from txstorm.clients import class_archive
 from txstorm.errors import InputError
 
@@ -63,15 +63,12 @@ def archive_classes(
 
     Example: txstorm archive-classes
     """
-    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.cli.output import stderr
     from txstorm.clients.spark import check_installed, make_session
 
     if delete:
-        deleted = class_archive.delete_archives()
-        if json:
-            print_json({"deleted": [str(one) for one in deleted]})
-        for one in deleted if not json else ():
-            stdout().print(f"deleted {one}", soft_wrap=True, highlight=False)
+        deleted = [str(one) for one in class_archive.delete_archives()]
+        show({"deleted": deleted}, *(f"deleted {one}" for one in deleted), as_json=json)
         return
     check_installed()
     found = class_archive.archive()
@@ -82,12 +79,10 @@ def archive_classes(
     if not options:
         msg = f"{found}: expected a file that only you can write; delete it with txstorm archive-classes --delete"
         raise InputError(msg)
-    if json:
-        print_json({"archive": str(found), "bytes": found.stat().st_size, "java_options": options})
-        return
-    size = found.stat().st_size / 1e6
-    stdout().print(f"{found} ({size:.0f} MB)", soft_wrap=True, highlight=False)
-    stdout().print(f"spark-submit --driver-java-options '{options}'", soft_wrap=True, highlight=False)
+    size = found.stat().st_size
+    document = {"archive": str(found), "bytes": size, "java_options": options}
+    submit = f"spark-submit --driver-java-options '{options}'"
+    show(document, f"{found} ({size / 1e6:.0f} MB)", submit, as_json=json)
 
 
 def engines(checks: Sequence[Check]) -> list[str]:

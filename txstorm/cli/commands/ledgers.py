@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
 
 NAMES = "sqlite:PATH, zookeeper:HOSTS/CHROOT, delta:URI"
 LEDGER_EPILOG = """[bold]Examples[/bold]
@@ -43,16 +43,11 @@ def copy(
 
     Example: txstorm ledger copy txstorm-data/word-count delta:/mnt/ledgers/word-count
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.move_ledger import copy_ledger
 
     found = copy_ledger(source, target)
-    if json:
-        print_json(found)
-        return
     start = "" if found["data_dir"] else f"; start the topology with --ledger {found['target']}"
-    sentence = f"{found['topology']}: {found['entries']} entries are now in {found['target']}{start}"
-    stdout().print(sentence, soft_wrap=True)
+    show(found, f"{found['topology']}: {found['entries']} entries are now in {found['target']}{start}", as_json=json)
 
 
 def recover(
@@ -69,19 +64,11 @@ def recover(
 
     Example: txstorm recover txstorm-data/word-count --dry-run
     """
-    from txstorm.cli.output import grid, print_json, stdout
+    from json import dumps
+
     from txstorm.operations.rebuild_ledger import recover as rebuild
 
     found = rebuild(data_dir, ledger, dry_run=dry_run)
-    if json:
-        print_json(found)
-        return
-    stdout().print(grid(None, list(_rows(found))))
-
-
-def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    from json import dumps
-
     rows = [
         ("topology", found["topology"]),
         ("ledger", f"{found['ledger']} {'is written' if found['written'] else 'would be written'}"),
@@ -97,4 +84,4 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows += [("lost savepoint", one) for one in found["lost_savepoints"]]
     if found["unknown_txids"]:
         rows.append(("unknown txids", f"{found['unknown_txids']}: they changed no table"))
-    return rows
+    show(found, Grid(None, rows), as_json=json)

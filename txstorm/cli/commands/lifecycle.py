@@ -12,7 +12,7 @@ import typer
 
 from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
 
 EXIT_CODES = """Exit codes: 0 done, 2 bad input, or the topology is not running but must be, 3 the run did not answer,
 or another command is under way.
@@ -32,18 +32,16 @@ def list_(
 
     Example: txstorm list
     """
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.operations.status import list_topologies
 
     found = list_topologies(root, ledger)
-    if json:
-        print_json({"topologies": found})
-        return
-    rows = [
-        (one["topology"] or "?", one["mode"], str(one.get("committed_txid", "")), _shown_holder(one), one["data_dir"])
-        for one in found
-    ]
-    stdout().print(grid(("topology", "mode", "committed", "process", "data directory"), rows, right=("committed",)))
+    rows = []
+    for one in found:
+        process = f"pid {one['pid']} on {one['host']}" if one["running"] and one.get("pid") else ""
+        committed = str(one.get("committed_txid", ""))
+        rows.append((one["topology"] or "?", one["mode"], committed, process, one["data_dir"]))
+    titles = ("topology", "mode", "committed", "process", "data directory")
+    show({"topologies": found}, Grid(titles, rows, ("committed",)), as_json=json)
 
 
 def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -54,14 +52,10 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
 
     Example: txstorm status txstorm-data/word-count
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.status import read_status
 
     found = read_status(at_ledger(data_dir, ledger))
-    if json:
-        print_json(found)
-        return
-    stdout().print(_facts(_status_rows(found)))
+    show(found, Grid(None, _status_rows(found)), as_json=json)
 
 
 def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -72,14 +66,10 @@ def inspect(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> Non
 
     Example: txstorm inspect txstorm-data/word-count --json
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.status import read_inspection
 
     found = read_inspection(at_ledger(data_dir, ledger))
-    if json:
-        print_json(found)
-        return
-    stdout().print(_facts([*_status_rows(found), *_inspected_rows(found)]))
+    show(found, Grid(None, [*_status_rows(found), *_inspected_rows(found)]), as_json=json)
 
 
 def deactivate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -99,7 +89,7 @@ def deactivate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> 
         live = f"{counted(found['in_flight'], 'transaction')} in flight will still commit"
     else:
         live = "nothing is in flight"
-    _print(found, f"{found['topology']}: inactive after txid {found['committed_txid']}; {live}", as_json=json)
+    show(found, f"{found['topology']}: inactive after txid {found['committed_txid']}; {live}", as_json=json)
 
 
 def activate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -111,7 +101,7 @@ def activate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> No
 
     found = asking.activate(at_ledger(data_dir, ledger))
     live = "" if found["running"] else "; it is not running; its next start will be active"
-    _print(found, f"{found['topology']}: active, continues after txid {found['committed_txid']}{live}", as_json=json)
+    show(found, f"{found['topology']}: active, continues after txid {found['committed_txid']}{live}", as_json=json)
 
 
 def rebalance(
@@ -137,7 +127,7 @@ def rebalance(
     found = asking.rebalance(at_ledger(data_dir, ledger), numbers_of(executors))
     tasks = ", ".join(f"{name}={number}" for name, number in found["parallelism"].items())
     first = f"; {counted(found['in_flight'], 'transaction')} in flight will commit first" if found["in_flight"] else ""
-    _print(found, f"{found['topology']}: from txid {found['from_txid']} on {tasks}{first}", as_json=json)
+    show(found, f"{found['topology']}: from txid {found['from_txid']} on {tasks}{first}", as_json=json)
 
 
 def accept_clock(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -152,7 +142,7 @@ def accept_clock(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -
 
     found = asking.accept_clock(at_ledger(data_dir, ledger))
     doubt = f" ({found['doubt']})" if found["doubt"] else ", which was not in doubt"
-    _print(found, f"{found['topology']}: goes on with the clock at {found['clock']}{doubt}", as_json=json)
+    show(found, f"{found['topology']}: goes on with the clock at {found['clock']}{doubt}", as_json=json)
 
 
 def kill(
@@ -179,7 +169,7 @@ def kill(
     else:
         in_flight = counted(found["in_flight"], "transaction")
         sentence = f"stopping; up to {found['wait_seconds']:g} s for {in_flight} in flight to commit"
-    _print(found, f"{found['topology']}: {sentence}", as_json=json)
+    show(found, f"{found['topology']}: {sentence}", as_json=json)
 
 
 def repair(
@@ -202,7 +192,7 @@ def repair(
     first, last = found["abandoned"]
     missed = "".join(f"\nnot reached: {table}: {cause}" for table, cause in found["unreached"].items())
     sentence = f"txids {first}-{last} are abandoned; the next start processes them again{missed}"
-    _print(found, f"{found['topology']}: {sentence}", as_json=json)
+    show(found, f"{found['topology']}: {sentence}", as_json=json)
 
 
 def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
@@ -223,25 +213,6 @@ def numbers_of(pairs: Sequence[str]) -> dict[str, int]:
             raise InputError(f"-e {pair!r}: component {name.strip()!r} is given twice; give it once")
         found[name.strip()] = int(number)
     return found
-
-
-def _print(document: Mapping[str, Any], sentence: str, *, as_json: bool) -> None:
-    from txstorm.cli.output import print_json, stdout
-
-    if as_json:
-        print_json(document)
-    else:
-        stdout().print(sentence, soft_wrap=True)
-
-
-def _facts(rows: Sequence[tuple[str, str]]) -> Any:
-    from txstorm.cli.output import grid
-
-    return grid(None, rows)
-
-
-def _shown_holder(found: Mapping[str, Any]) -> str:
-    return f"pid {found['pid']} on {found['host']}" if found["running"] and found.get("pid") else ""
 
 
 def _status_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
-    from rich.table import Table
-
 
 SHOWN_ROWS = 50
 SHOWN_TXIDS = 20
@@ -46,33 +42,23 @@ def state(
     Example: txstorm state txstorm-data/word-count counts --txid 7
     """
     from txstorm.books.data_directory import check_readable
-    from txstorm.cli.output import grid, print_json_text, stderr, stdout
+    from txstorm.cli.output import print_json_text
     from txstorm.clocks import Clock
+    from txstorm.operations.kept_history import txid_at_clock
     from txstorm.results.read import rows_json, txid_of
     from txstorm.results.views import StateView
 
     directory = check_readable(at_ledger(data_dir, ledger))
+    if clock is not None and txid is not None:
+        raise typer.BadParameter("expected one of --txid and --clock")
     if clock is not None:
-        txid = _at_clock(directory, txid, clock)
+        txid = txid_at_clock(directory, Clock.parse(clock))
     rows = StateView(directory, name, txid).to_arrow()
     if json:
         more = "" if clock is None else f', "clock": {Clock.parse(clock)}'
         print_json_text(f"{rows_json(rows)[:-1]}{more}}}")
-        return
-    shown = rows.slice(0, limit)
-    cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
-    stdout().print(grid(rows.column_names, cells, right=numbers(rows.schema)))
-    more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
-    stderr().print(f"state {name} as of txid {txid_of(rows)}: {rows.num_rows:,} rows{more}", style="dim")
-
-
-def _at_clock(directory: Path, txid: int | None, clock: str) -> int:
-    from txstorm.clocks import Clock
-    from txstorm.operations.kept_history import txid_at_clock
-
-    if txid is not None:
-        raise typer.BadParameter("expected one of --txid and --clock")
-    return txid_at_clock(directory, Clock.parse(clock))
+    else:
+        show({}, *_table(f"state {name} as of txid {txid_of(rows)}", rows, limit), as_json=False)
 
 
 def history(
@@ -91,20 +77,18 @@ def history(
     Example: txstorm history txstorm-data/word-count --limit 100
     """
     from txstorm.books.data_directory import topology_in
-    from txstorm.cli.output import print_json, stderr, stdout
     from txstorm.results.views import committed_txid, identity_of, read_directory_history
 
     directory = topology_in(at_ledger(data_dir, ledger))
     rows = read_directory_history(directory).to_pylist()
-    shown = _last(rows, limit if limit is not None or json else SHOWN_TXIDS)
+    limit = limit if limit is not None or json else SHOWN_TXIDS
+    shown = rows if limit is None else rows[max(0, len(rows) - limit) :]
     identity = identity_of(directory)
     topology, committed = identity.topology if identity else "", committed_txid(directory)
-    if json:
-        print_json({"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]})
-        return
-    stdout().print(history_table(shown))
     more = f"; the last {len(shown)} shown, --limit shows more" if len(shown) < len(rows) else ""
-    stderr().print(f"topology {topology}: committed txid {committed}, {len(rows):,} in the history{more}", style="dim")
+    about = f"topology {topology}: committed txid {committed}, {len(rows):,} in the history{more}"
+    found = {"topology": topology, "committed_txid": committed, "txids": [_document(row) for row in shown]}
+    show(found, history_table(shown), Line(about, aside=True), as_json=json)
 
 
 def dead_letters(
@@ -118,34 +102,23 @@ def dead_letters(
     Example: txstorm dead-letters txstorm-data/word-count --json
     """
     from txstorm.books.data_directory import check_readable
-    from txstorm.cli.output import grid, print_json, stderr, stdout
     from txstorm.results.views import DeadLettersView
 
     rows = DeadLettersView(check_readable(at_ledger(data_dir, ledger))).to_pylist()
     causes = _causes(rows)
-    if json:
-        print_json({"causes": causes, "dead_letters": [_letter(row) for row in rows]})
-        return
+    letters = [(str(row["_txid"]), f"{row['component']}[{row['task']}]", row["record"],
+                f"{row['type']}: {row['message']}", row["frame"]) for row in rows[:limit]]  # fmt: skip
+    parts: list[str | Grid | Line] = [Grid(("txid", "where", "record", "error", "at"), letters, ("txid",))]
     if causes:
-        titles = ("letters", "component", "txids", "cause", "at")
-        cells = [[f"{one['letters']:,}", one["component"], _span(one["txids"]), one["cause"], one["frame"]]
-                 for one in causes]  # fmt: skip
-        stdout().print(grid(titles, cells, right=("letters",)))
-        stdout().print()
-    titles = ("txid", "where", "record", "error", "at")
-    cells = [
-        [
-            str(row["_txid"]),
-            f"{row['component']}[{row['task']}]",
-            row["record"],
-            f"{row['type']}: {row['message']}",
-            row["frame"],
-        ]
-        for row in rows[:limit]
-    ]
-    stdout().print(grid(titles, cells, right=("txid",)))
+        cells = []
+        for one in causes:
+            span = " to ".join(map(str, dict.fromkeys(one["txids"])))
+            cells.append((f"{one['letters']:,}", one["component"], span, one["cause"], one["frame"]))
+        parts[:0] = [Grid(("letters", "component", "txids", "cause", "at"), cells, ("letters",)), ""]
     more = f"; {limit} shown, --limit shows more, --json all" if limit < len(rows) else ""
-    stderr().print(f"{len(rows):,} dead letters{more}", style="dim")
+    parts.append(Line(f"{len(rows):,} dead letters{more}", aside=True))
+    document = {"causes": causes, "dead_letters": [_letter(row) for row in rows]} if json else {}
+    show(document, *parts, as_json=json)
 
 
 def _causes(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -167,14 +140,9 @@ _VALUE = re.compile(r"\d+(\.\d+)?")
 """What differs between messages of one cause."""
 
 
-def _span(txids: Sequence[int]) -> str:
-    first, last = txids
-    return f"{first}" if first == last else f"{first} to {last}"
-
-
 def _letter(row: dict[str, Any]) -> dict[str, Any]:
     record = {"record": _parsed(row["record"]), "stamp": f"{row['stamp']:%Y-%m-%dT%H:%M:%S.%f}Z"}
-    return {"txid": row.pop("_txid"), **row, **record}
+    return {"txid": row["_txid"], **{name: value for name, value in row.items() if name != "_txid"}, **record}
 
 
 def numbers(schema: pa.Schema) -> list[str]:
@@ -185,14 +153,8 @@ def numbers(schema: pa.Schema) -> list[str]:
     return [column.name for column in schema if any(kind(column.type) for kind in kinds)]
 
 
-def _last(rows: list[dict[str, Any]], limit: int | None) -> list[dict[str, Any]]:
-    return rows if limit is None else rows[max(0, len(rows) - limit) :]
-
-
-def history_table(rows: Sequence[dict[str, Any]]) -> Table:
+def history_table(rows: Sequence[dict[str, Any]]) -> Grid:
     """Return the history as a text table, with a column for the timeline if there was a rewind."""
-    from txstorm.cli.output import grid
-
     rewound = any(row["timeline"] for row in rows)
     cells = [
         [
@@ -207,7 +169,7 @@ def history_table(rows: Sequence[dict[str, Any]]) -> Table:
         for row in rows
     ]
     titles = (*(["timeline"] if rewound else []), "txid", "time", "tuples", "group", "versions", "digest")
-    return grid(titles, cells, right=("timeline", "txid", "tuples", "group"))
+    return Grid(titles, cells, ("timeline", "txid", "tuples", "group"))
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
@@ -246,18 +208,16 @@ def snapshot(
 
     Example: txstorm snapshot txstorm-data/word-count --txid 7
     """
-    from txstorm.cli.output import print_json_text, stderr
+    from txstorm.cli.output import print_json_text
     from txstorm.results.snapshot import snapshot as cut
 
     found = cut(at_ledger(data_dir, ledger), txid)
     if json:
         print_json_text(found.to_json())
         return
-    for name, rows in found.to_arrow().items():
-        _show(name, rows, limit)
-    for name, why in found.left_out.items():
-        stderr().print(f"{name} is left out: {why}")
-    stderr().print(f"{data_dir} as of txid {found.txid}", style="dim")
+    parts = [part for name, rows in found.to_arrow().items() for part in _table(name, rows, limit)]
+    parts += [Line(f"{name} is left out: {why}", "", aside=True) for name, why in found.left_out.items()]
+    show({}, *parts, Line(f"{data_dir} as of txid {found.txid}", aside=True), as_json=False)
 
 
 def changes(
@@ -277,15 +237,12 @@ def changes(
     Example: txstorm changes txstorm-data/word-count counts 5 7
     """
     from txstorm.books.data_directory import check_readable
-    from txstorm.cli.output import print_json
     from txstorm.results.read import json_value
     from txstorm.results.views import StateView
 
     rows = StateView(check_readable(at_ledger(data_dir, ledger)), name).changes(from_txid, to_txid)
-    if json:
-        print_json({"state": name, "changes": [json_value(row) for row in rows.to_pylist()]})
-    else:
-        _show(f"changes/{name}, txids {from_txid} to {to_txid}", rows, limit)
+    found = {"state": name, "changes": [json_value(row) for row in rows.to_pylist()]} if json else {}
+    show(found, *_table(f"changes/{name}, txids {from_txid} to {to_txid}", rows, limit), as_json=json)
 
 
 def views(
@@ -316,11 +273,10 @@ def views(
         print_text("\n".join(f"{view.statement};" for view in found))
 
 
-def _show(title: str, rows: pa.Table, limit: int) -> None:
-    from txstorm.cli.output import grid, stderr, stdout
-
+def _table(title: str, rows: pa.Table, limit: int) -> tuple[Grid, Line]:
+    """Return at most `limit` rows, and a line that says how many there are."""
     shown = rows.slice(0, limit)
     cells = [[str(value) for value in row.values()] for row in shown.to_pylist()]
-    stdout().print(grid(rows.column_names, cells, right=numbers(rows.schema)))
     more = f"; {shown.num_rows} shown, --limit shows more, --json all" if shown.num_rows < rows.num_rows else ""
-    stderr().print(f"{title}: {rows.num_rows:,} rows{more}", style="dim")
+    about = Line(f"{title}: {rows.num_rows:,} rows{more}", aside=True)
+    return Grid(rows.column_names, cells, numbers(rows.schema)), about

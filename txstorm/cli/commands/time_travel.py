@@ -7,14 +7,14 @@ A rewind undoes the last transactions of a topology in place, for example after 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.commands.query import Txid
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
 
 if TYPE_CHECKING:
     from txstorm.books.savepoint import Savepoint
@@ -33,14 +33,10 @@ def create(data_dir: DataDir, name: Name, txid: Txid = None, ledger: Ledger = No
 
     Example: txstorm savepoint create txstorm-data/word-count before-upgrade
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.savepoints import create_savepoint
 
     made = create_savepoint(at_ledger(data_dir, ledger), name, txid)
-    if json:
-        print_json(_document(made))
-    else:
-        stdout().print(f"{made.topology}: savepoint {name} of txid {made.txid}", soft_wrap=True)
+    show(_document(made), f"{made.topology}: savepoint {name} of txid {made.txid}", as_json=json)
 
 
 @savepoint_app.command("list")
@@ -49,15 +45,12 @@ def list_(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
 
     Example: txstorm savepoint list txstorm-data/word-count
     """
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.operations.savepoints import list_savepoints
 
     found = [_document(one) for one in list_savepoints(at_ledger(data_dir, ledger))]
-    if json:
-        print_json({"savepoints": found})
-        return
     rows = [(one["name"], str(one["txid"]), one["created"], str(len(one["tables"]))) for one in found]
-    stdout().print(grid(("name", "txid", "created", "tables"), rows, right=("txid", "tables")))
+    table = Grid(("name", "txid", "created", "tables"), rows, ("txid", "tables"))
+    show({"savepoints": found}, table, as_json=json)
 
 
 @savepoint_app.command("restore")
@@ -79,16 +72,12 @@ def restore(
 
     Example: txstorm savepoint restore txstorm-data/word-count before-upgrade txstorm-data/trial --topology trial
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.restore import restore_savepoint
 
     found = restore_savepoint(at_ledger(data_dir, ledger), name, new_dir, topology)
-    if json:
-        print_json(found)
-        return
     left = f"; not restored: {', '.join(found['outside'])}" if found["outside"] else ""
     sentence = f"{found['topology']}: restored in {found['data_dir']}, continues after txid {found['txid']}{left}"
-    stdout().print(sentence, soft_wrap=True)
+    show(found, sentence, as_json=json)
 
 
 @savepoint_app.command("delete")
@@ -97,14 +86,10 @@ def delete(data_dir: DataDir, name: Name, ledger: Ledger = None, json: Json = Fa
 
     Example: txstorm savepoint delete txstorm-data/word-count before-upgrade
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.savepoints import delete_savepoint
 
     found = delete_savepoint(at_ledger(data_dir, ledger), name)
-    if json:
-        print_json(_document(found))
-    else:
-        stdout().print(f"{found.topology}: savepoint {name} of txid {found.txid} is deleted", soft_wrap=True)
+    show(_document(found), f"{found.topology}: savepoint {name} of txid {found.txid} is deleted", as_json=json)
 
 
 def _document(one: Savepoint) -> dict[str, Any]:
@@ -187,7 +172,6 @@ def rewind(
 
     Example: txstorm rewind txstorm-data/clicks --to-time 2026-01-31T12:00:00+00:00 --dry-run
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.rewind import rewind as rewind_topology
 
     directory = at_ledger(data_dir, ledger)
@@ -200,18 +184,18 @@ def rewind(
         raise typer.BadParameter("expected one of --to-txid, --to-time and --to-clock")
     found = _target((data_dir, directory), to_txid, to_time, component, topology, dry_run=dry_run)
     if to_time is not None and not json:
-        _show(found)
+        show({}, *_positions(found), as_json=False)
     if not dry_run:
         if not yes:
             _ask(data_dir, found["txid"])
         found = {**found, **rewind_topology(directory, found["txid"], keep or ())}
-    if json:
-        print_json(found)
-    elif not dry_run:
-        first, last = found["taken_back"]
-        kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
-        sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
-        stdout().print(sentence, soft_wrap=True)
+    if json or dry_run:
+        show(found, as_json=json)
+        return
+    first, last = found["taken_back"]
+    kept = f"; left as they are: {', '.join(found['kept'])}" if found["kept"] else ""
+    sentence = f"{found['topology']}: txids {first}-{last} are undone; the next start continues with {first}{kept}"
+    show(found, sentence, as_json=False)
 
 
 def migrate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -223,18 +207,14 @@ def migrate(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> Non
 
     Example: txstorm migrate txstorm-data/clicks
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.operations.rewind import migrate as migrate_keys
 
     found = migrate_keys(at_ledger(data_dir, ledger))
-    if json:
-        print_json(found)
-        return
     states = ", ".join(found["migrated"])
     done = f"keys of {states} are rewritten as of txid {found['txid']}" if states else "no keys of an older txstorm"
     unknown = ", ".join(found["unknown"])
     rest = f"; start it once and migrate again, if a stateful bolt has made {unknown}" if unknown else ""
-    stdout().print(f"{found['topology']}: {done}{rest}", soft_wrap=True)
+    show(found, f"{found['topology']}: {done}{rest}", as_json=json)
 
 
 def _target(
@@ -270,23 +250,20 @@ def _target(
     return {**found, "dry_run": True} if dry_run else found
 
 
-def _show(found: Mapping[str, Any]) -> None:
-    from txstorm.cli.output import grid, stdout
-
+def _positions(found: Mapping[str, Any]) -> Iterator[str | Grid]:
     what = "no partition read so far" if not found["inputs"] and not found["sources"] else "the positions as of it"
     sentence = f"{found['topology']}: txid {found['txid']} is the last one before {found['time']}; {what}"
-    stdout().print(f"{sentence}{'' if what.startswith('no') else ':'}", soft_wrap=True)
+    yield f"{sentence}{'' if what.startswith('no') else ':'}"
     if found["inputs"]:
-        rows = [(one["component"], _input(one), one["partition"] or "", one["position"]) for one in found["inputs"]]
-        stdout().print(grid(("component", "input", "partition", "position"), rows))
+        rows = []
+        for one in found["inputs"]:
+            name = one["source"] if one["stream"] == "default" else f"{one['source']}/{one['stream']}"
+            rows.append((one["component"], name, one["partition"] or "", one["position"]))
+        yield Grid(("component", "input", "partition", "position"), rows)
     if found["sources"]:
         offsets = [(one["partition"], str(one["offset"]), str(one["at_time"])) for one in found["sources"]]
         titles = ("partition", "offset", "first of the time")
-        stdout().print(grid(titles, offsets, right=titles[1:]))
-
-
-def _input(one: Mapping[str, Any]) -> str:
-    return str(one["source"]) if one["stream"] == "default" else f"{one['source']}/{one['stream']}"
+        yield Grid(titles, offsets, titles[1:])
 
 
 def _ask(data_dir: str, to_txid: int) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Json, Ledger
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
 
 SHOWN = 50
 
@@ -44,7 +41,6 @@ def windows(
     Example: txstorm windows txstorm-data/readings sum --window 2026-01-31T12:00:00+00:00
     """
     from txstorm.books.data_directory import check_readable
-    from txstorm.cli.output import print_json, stdout
     from txstorm.results.windowed_components import check_component, component_windows, windowed_components
 
     directory = check_readable(at_ledger(data_dir, ledger))
@@ -59,35 +55,24 @@ def windows(
         raise typer.BadParameter("--key needs --window END")
     names = windowed_components(directory) if component is None else [component]
     found = [component_windows(directory, name, txid).to_json(limit) for name in names]
-    if json:
-        print_json({"components": found})
-        return
-    for one in found:
-        _show(one, stdout())
-    if not found:
-        stdout().print(f"{directory}: no component has windows", soft_wrap=True)
+    parts = [part for one in found for part in _parts(one)]
+    show({"components": found}, *(parts or [f"{directory}: no component has windows"]), as_json=json)
 
 
 def _list_tuples(
     directory: Path, component: str, txid: int | None, window: str, key: list[str] | None, *, as_json: bool
 ) -> None:
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.results.read import json_value
     from txstorm.results.windowed_components import component_windows, parsed_time
 
     end = parsed_time(window, "--window")
     rows = component_windows(directory, component, txid).tuples(end, key)
-    if as_json:
-        tuples = [json_value(row) for row in rows.to_pylist()]
-        print_json({"component": component, "end": end.isoformat(), "tuples": tuples})
-        return
-    cells = [[str(value) for value in row.values()] for row in rows.to_pylist()]
-    stdout().print(grid(rows.column_names, cells))
+    tuples = rows.to_pylist()
+    found = {"component": component, "end": end.isoformat(), "tuples": list(map(json_value, tuples))}
+    show(found, Grid(rows.column_names, [list(map(str, row.values())) for row in tuples]), as_json=as_json)
 
 
-def _show(one: Mapping[str, Any], console: Console) -> None:
-    from txstorm.cli.output import grid
-
+def _parts(one: Mapping[str, Any]) -> Iterator[str | Grid | Line]:
     facts = [
         ("windows", _form(one)),
         ("watermark", one["watermark"] or "none yet"),
@@ -98,20 +83,18 @@ def _show(one: Mapping[str, Any], console: Console) -> None:
         *([("ahead", counted(one["ahead"], "tuple"))] if one["ahead"] else []),
         *([("waiting", counted(one["waiting"], "window end"))] if one["waiting"] else []),
     ]
-    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
-    console.print(grid(None, facts))
+    yield Line(f"{one['component']}, as of txid {one['txid']}", "bold")
+    yield Grid(None, facts)
     if not one["open"]:
-        console.print("no open window holds tuples", soft_wrap=True)
+        yield "no open window holds tuples"
         return
-    owner = "task" if one["key"] is None else "key"
-    rows = [[_owner(row), row["start"] or "", row["end"] or "open", f"{row['tuples']:,}"] for row in one["open"]]
-    console.print(grid([owner, "start", "end", "tuples"], rows, right=["tuples"]))
+    rows = []
+    for row in one["open"]:
+        owner = str(row["task"]) if row["key"] is None else ", ".join(map(str, row["key"]))
+        rows.append([owner, row["start"] or "", row["end"] or "open", f"{row['tuples']:,}"])
+    yield Grid(["task" if one["key"] is None else "key", "start", "end", "tuples"], rows, ["tuples"])
     if one["more_open"]:
-        console.print(f"{counted(len(rows), 'open window')} shown; --limit shows more", style="dim", soft_wrap=True)
-
-
-def _owner(row: Mapping[str, Any]) -> str:
-    return str(row["task"]) if row["key"] is None else ", ".join(map(str, row["key"]))
+        yield Line(f"{counted(len(rows), 'open window')} shown; --limit shows more")
 
 
 def _form(one: Mapping[str, Any]) -> str:

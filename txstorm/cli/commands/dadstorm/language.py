@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txstorm.cli.options import Format, Json
+from txstorm.cli.options import Format, Grid, Json, show
 
 if TYPE_CHECKING:
     from txstorm.dadstorm.configuration import Configuration
@@ -86,13 +86,9 @@ def plan(file: File, json: Json = False) -> None:
 
     Example: txstorm dadstorm plan jobs/dadstorm/reach.cfg
     """
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.dadstorm.rep_info import plan as planned
 
     told = planned(_loaded(file, quiet=json))["replicas"]
-    if json:
-        print_json({"replicas": [one.to_json() for one in told]})
-        return
     rows = [
         (
             f"{one.operator_id} {one.replica}",
@@ -104,7 +100,8 @@ def plan(file: File, json: Json = False) -> None:
         )
         for one in told
     ]
-    stdout().print(grid(("replica", "address", "does", "receives from", "sends to", "siblings"), rows))
+    titles = ("replica", "address", "does", "receives from", "sends to", "siblings")
+    show({"replicas": [one.to_json() for one in told]}, Grid(titles, rows), as_json=json)
 
 
 def _loaded(file: str, *, quiet: bool) -> Configuration:

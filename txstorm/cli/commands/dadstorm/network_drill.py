@@ -8,7 +8,7 @@ import typer
 
 from txstorm.cli.commands.dadstorm.language import Allow, File
 from txstorm.cli.commands.dadstorm.run_network import Sets
-from txstorm.cli.options import Json
+from txstorm.cli.options import Json, show
 
 
 def drill(
@@ -30,7 +30,7 @@ def drill(
     from pathlib import Path
 
     from txstorm.cli.interrupts import Interrupts
-    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.cli.output import stderr
     from txstorm.dadstorm.master import drill as drills
 
     words = [
@@ -39,10 +39,7 @@ def drill(
     tell = (lambda _: None) if json else lambda line: stderr().print(line, soft_wrap=True)
     with Interrupts(tell):  # they end its master, and with it the replicas
         found = drills.drill(Path(file), faults, seed, words, tell)
-    if json:
-        print_json(found)
-    else:
-        hits = ", ".join(f"{number} {kind}" for kind, number in found["faults"].items())
-        head = f"{found['semantics']}: {'kept' if found['kept'] else 'BROKEN'}; seed {seed}, faults that hit: {hits}"
-        stdout().print(f"{head}; {found['missing']:,} tuples missing, {found['extra']:,} extra", soft_wrap=True)
+    hits = ", ".join(f"{number} {kind}" for kind, number in found["faults"].items())
+    head = f"{found['semantics']}: {'kept' if found['kept'] else 'BROKEN'}; seed {seed}, faults that hit: {hits}"
+    show(found, f"{head}; {found['missing']:,} tuples missing, {found['extra']:,} extra", as_json=json)
     return 0 if found["kept"] else 1

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
 
 SHOWN = ("operator", "replica", "state", "received", "processed", "emitted", "pending", "held", "pid", "url")
 
@@ -25,17 +25,12 @@ def command(
 
     Example: txstorm dadstorm command txstorm-data/reach "Freeze OP2 1"
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.dadstorm.master.companion import COMMAND
     from txstorm.operations.lifecycle import ask
 
     found = ask(at_ledger(data_dir, ledger), COMMAND, {"line": line})
-    if json:
-        print_json(found)
-        return
-    stdout().print(found["command"], soft_wrap=True)
-    if "replicas" in found:
-        stdout().print(replica_table(found["replicas"]))
+    tables = [replica_table(found["replicas"])] if "replicas" in found else []
+    show(found, found["command"], *tables, as_json=json)
 
 
 def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None:
@@ -45,7 +40,6 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
 
     Example: txstorm dadstorm status txstorm-data/reach
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.errors import InputError
     from txstorm.operations.status import read_status
 
@@ -53,13 +47,10 @@ def status(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> None
     shown = found.get("dadstorm")
     if not shown:
         raise InputError(f"{data_dir}: no run by replicas has reported a status; see: txstorm status {data_dir}")
-    if json:
-        print_json({"replicas": shown["replicas"]})
-        return
     live = "running" if found["running"] else f"not running ({found['mode']}); this is how it was last"
     place = f"{shown['position']} of {shown['commands']} commands of the script carried out"
-    stdout().print(f"{found['topology']}: {live}; committed txid {found['committed_txid']}; {place}", soft_wrap=True)
-    stdout().print(replica_table(shown["replicas"]))
+    sentence = f"{found['topology']}: {live}; committed txid {found['committed_txid']}; {place}"
+    show({"replicas": shown["replicas"]}, sentence, replica_table(shown["replicas"]), as_json=json)
 
 
 def output(
@@ -129,9 +120,10 @@ def log(
 
 
 def _recorded(data_dir: str, path: str) -> Any:
-    from txstorm.operations.savepoints import opened_books
+    from txstorm.books.books import opened_books
+    from txstorm.books.data_directory import topology_in
 
-    with opened_books(at_ledger(data_dir, None), read_only=True) as (_, books):
+    with opened_books(topology_in(data_dir), read_only=True) as books:
         return books.front_end(path)
 
 
@@ -154,9 +146,7 @@ def _not_kept(data_dir: str, operator: str) -> Exception:
     return InputError(why)
 
 
-def replica_table(replicas: Sequence[Mapping[str, Any]]) -> Any:
+def replica_table(replicas: Sequence[Mapping[str, Any]]) -> Grid:
     """Return a table of replicas: state, and numbers of tuples."""
-    from txstorm.cli.output import grid
-
     rows = [tuple("" if one[name] is None else str(one[name]) for name in SHOWN) for one in replicas]
-    return grid(SHOWN, rows, right=("replica", "received", "processed", "emitted", "pending", "held", "pid"))
+    return Grid(SHOWN, rows, ("replica", "received", "processed", "emitted", "pending", "held", "pid"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from txstorm.cli.options import Json
+from txstorm.cli.options import Json, show
 from txstorm.errors import InputError
 
 LISTEN = "127.0.0.1:10001"
@@ -37,7 +37,6 @@ def pcs(
 
     Example: txstorm dadstorm pcs --listen 10.0.0.7:10001
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.dadstorm.processes.services import KEY_FILE, ProcessCreationService, read_key
 
     host, _, port = listen.rpartition(":")
@@ -45,8 +44,5 @@ def pcs(
         raise InputError(f"--listen: expected HOST:PORT, got {listen!r}")
     service = ProcessCreationService(host, int(port), read_key(key, create=True))
     address, file = ":".join(map(str, service.address)), str((key or KEY_FILE).expanduser())
-    if json:
-        print_json({"address": address, "key": file})
-    else:
-        stdout().print(f"listening on {address}, with the key in {file}", soft_wrap=True)
+    show({"address": address, "key": file}, f"listening on {address}, with the key in {file}", as_json=json)
     service.serve()

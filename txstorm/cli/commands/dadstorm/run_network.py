@@ -156,8 +156,9 @@ def _step_by_enter(run: NetworkRun, console: Any) -> None:
 
 def _table(run: NetworkRun) -> Any:
     from txstorm.cli.commands.dadstorm.network_views import replica_table
+    from txstorm.cli.output import grid
 
-    return replica_table(run.replicas())
+    return grid(*replica_table(run.replicas()))
 
 
 def _concluded(ending: Ending, configuration: Configuration, run: NetworkRun | None, *, json: bool, debug: bool) -> int:

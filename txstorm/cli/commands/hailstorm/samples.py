@@ -12,7 +12,7 @@ import typer
 
 from txstorm.cli.commands.hailstorm.snapshots import Store
 from txstorm.cli.commands.run import run_target
-from txstorm.cli.options import EngineName, Json, LogLevel
+from txstorm.cli.options import EngineName, Json, LogLevel, show
 
 if TYPE_CHECKING:
     from txstorm.cli.execute import Ending
@@ -51,8 +51,6 @@ def run_sample(
     """
     if use_kafka and file:
         raise typer.BadParameter("give --use-kafka or --file, not both")
-    from txstorm.cli.output import stdout
-
     _checkout()
     source = [f"'kafka://{broker}/{topic}'"] if use_kafka else [repr(file)] if file else []
     arguments = [*source, f"n={n}", f"every={every}", f"out={'stderr' if json else 'console'!r}", f"store={store!r}"]
@@ -66,7 +64,7 @@ def run_sample(
     options = {**_defaults(), "target": target, "engine": engine, "data_dir": data_dir, "json": json}
     code = run_target(SimpleNamespace(**options, available_now=use_kafka, end_of_input=not use_kafka), added=added)
     if found and not json:
-        stdout().print("\n".join(f"{count:>7,} {tag}" for tag, count in found["top"]), markup=False, soft_wrap=True)
+        show({}, *(f"{count:>7,} {tag}" for tag, count in found["top"]), as_json=False)
     return code
 
 
@@ -86,14 +84,9 @@ def run_sample_emitter(
 
     Example: txstorm hailstorm run_sample_emitter --count 20000 --sleep-ms 0
     """
-    from txstorm.cli.output import print_json, stdout
-
     _checkout()
     sent = import_module("jobs.producers.hashtags").emit(broker, topic, sleep_ms / 1000, batch, count)
-    if json:
-        print_json({"topic": topic, "sent": sent})
-    else:
-        stdout().print(f"{sent:,} hashtags sent to {topic}", soft_wrap=True)
+    show({"topic": topic, "sent": sent}, f"{sent:,} hashtags sent to {topic}", as_json=json)
 
 
 def _checkout() -> None:

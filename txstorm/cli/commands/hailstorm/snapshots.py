@@ -10,7 +10,7 @@ import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
 from txstorm.cli.commands.run import RUN_EPILOG, run_target, with_options_of_run
-from txstorm.cli.options import DataDir, Json, Ledger
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
 
 if TYPE_CHECKING:
     from txstorm.topology.graph import Topology
@@ -99,16 +99,13 @@ def zk_init(topology: TopologyId, connect: Connect = ZOOKEEPER, json: Json = Fal
 
     Example: txstorm hailstorm zk_init --connect 127.0.0.1:2181/trends --topology trending-hashtags
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.hailstorm.registry import init_registry, registry_root
 
-    hosts, chroot = _servers(connect)
+    hosts, _, chroot = connect.partition("/")
     init_registry(hosts, chroot, topology)
     root = registry_root(chroot, topology)
-    if json:
-        print_json({"topology": topology, "connect": hosts, "root": root})
-    else:
-        stdout().print(f"{topology}: {root} is there on {hosts}", soft_wrap=True)
+    document = {"topology": topology, "connect": hosts, "root": root}
+    show(document, f"{topology}: {root} is there on {hosts}", as_json=json)
 
 
 @hailstorm_app.command("zk_show")
@@ -119,22 +116,18 @@ def zk_show(topology: TopologyId, connect: Connect = ZOOKEEPER, json: Json = Fal
 
     Example: txstorm hailstorm zk_show --connect 127.0.0.1:2181/trends --topology trending-hashtags
     """
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.hailstorm.registry import read_registry
 
-    found = read_registry(*_servers(connect), topology)
-    if json:
-        print_json(found)
-        return
-    master = found["master_state"]
+    hosts, _, chroot = connect.partition("/")
+    found = read_registry(hosts, chroot, topology)
+    master, rows = found["master_state"], []
     shown = "no run" if master is None else f"{master['state']}{_shown_clock(master['clock'])}"
-    stdout().print(f"{topology}: {shown}", soft_wrap=True)
-    rows = [
-        (name, one["state"], f"{one['host']} ({one['pid']})", _place(one))
-        for name, one in sorted(found["living_processors"].items())
-    ]
-    if rows:
-        stdout().print(grid(("processor", "state", "host (pid)", "clock or offset"), rows))
+    for name, one in sorted(found["living_processors"].items()):
+        place = _shown_clock(one.get("clock")).removeprefix(" at ")
+        place = f"{one['partition']}: {one['offset']}" if "partition" in one else place
+        rows.append((name, one["state"], f"{one['host']} ({one['pid']})", place))
+    table = [Grid(("processor", "state", "host (pid)", "clock or offset"), rows)] if rows else []
+    show(found, f"{topology}: {shown}", *table, as_json=json)
 
 
 @hailstorm_app.command("snapshot")
@@ -165,7 +158,6 @@ def snapshot(
 
     Example: txstorm hailstorm snapshot txstorm-data/trending-hashtags --name before-upgrade
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.clocks import Clock
     from txstorm.operations.savepoints import cancel_snapshot, taken_snapshot
 
@@ -180,10 +172,7 @@ def snapshot(
         found = {"txid": None, "stamp": None, **found}
         done = "the next run takes it" if found["txid"] is None else f"txid {found['txid']}"
         said = f"snapshot {found['name']}{_shown_clock(found['clock'])}: {done}"
-    if json:
-        print_json({"clock": found["clock"]} if cancel else {key: found[key] for key in _SNAPSHOT})
-    else:
-        stdout().print(said, soft_wrap=True)
+    show({key: found[key] for key in (("clock",) if cancel else _SNAPSHOT)}, said, as_json=json)
 
 
 _SNAPSHOT = ("number", "clock", "txid", "name", "stamp")
@@ -197,32 +186,18 @@ def snapshots(data_dir: DataDir, ledger: Ledger = None, json: Json = False) -> N
 
     Example: txstorm hailstorm snapshots txstorm-data/trending-hashtags
     """
-    from txstorm.cli.output import grid, print_json, stdout
     from txstorm.operations.savepoints import list_snapshots
     from txstorm.operations.status import read_status
 
     directory = at_ledger(data_dir, ledger)
     found = list_snapshots(directory)
-    if json:
-        print_json({"topology": read_status(directory)["topology"], "snapshots": [one.to_json() for one in found]})
-        return
+    topology = read_status(directory)["topology"] if json else None
+    document = {"topology": topology, "snapshots": [one.to_json() for one in found]}
     rows = [(str(one.number), str(one.txid), one.name, str(one.clock)) for one in found]
-    stdout().print(grid(("number", "txid", "name", "clock"), rows, right=("number", "txid")))
-
-
-def _servers(connect: str) -> tuple[str, str]:
-    """Return hosts and chroot of ``HOSTS[/CHROOT]``."""
-    hosts, _, chroot = connect.partition("/")
-    return hosts, chroot
+    show(document, Grid(("number", "txid", "name", "clock"), rows, ("number", "txid")), as_json=json)
 
 
 def _shown_clock(clock: Mapping[str, int] | None) -> str:
     from txstorm.clocks import Clock
 
     return "" if clock is None else f" at {Clock(clock)}"
-
-
-def _place(entry: Mapping[str, Any]) -> str:
-    if "partition" in entry:
-        return f"{entry['partition']}: {entry['offset']}"
-    return _shown_clock(entry.get("clock")).removeprefix(" at ")

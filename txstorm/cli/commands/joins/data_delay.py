@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstorm.cli.options import AllowHost, Json
+from txstorm.cli.options import AllowHost, Json, show
 from txstorm.errors import AwayError, InputError
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def collect(
         raise typer.BadParameter("--bootstrap-servers is empty; give the Kafka brokers, HOST:PORT")
     if source is not None and data_dir is None:
         raise typer.BadParameter("--source needs --data-dir")
+    from txstorm.books.data_directory import topology_in
     from txstorm.cli.output import log_to, stderr
     from txstorm.operations.delay_collector import DelayCollector, RecordTimes, directory_positions, group_positions
 
@@ -129,7 +130,7 @@ def collect(
     if data_dir is None:
         positions = group_positions(settings, group or "")
     else:
-        positions = partial(directory_positions, _directory(data_dir), source)
+        positions = partial(directory_positions, topology_in(data_dir), source)
     collector = DelayCollector(
         settings,
         positions,
@@ -141,12 +142,6 @@ def collect(
         _Reporting(name, collector, _poster(name, to, token), as_json=json).run(interval, once=once)
     finally:
         collector.close()
-
-
-def _directory(data_dir: str) -> Path:
-    from txstorm.books.data_directory import topology_in
-
-    return topology_in(data_dir)
 
 
 def _settings(path: Path | None) -> dict[str, str]:
@@ -275,16 +270,12 @@ def serve(
 
     Example: txstorm data-delay serve --port 8071
     """
-    from txstorm.cli.output import print_json, stdout
     from txstorm.web.data_delay import delay_app as application
     from txstorm.web.serving import checked_door
     from txstorm.web.serving import serve as run_server
 
     def listening(url: str) -> None:
-        if json:
-            print_json({"url": url})
-        else:
-            stdout().print(f"data delays are served at {url}; the API is described at {url}/docs", soft_wrap=True)
+        show({"url": url}, f"data delays are served at {url}; the API is described at {url}/docs", as_json=json)
 
     door = checked_door(host, token, f"--token or {TOKEN}", allow_host or ())
     run_server(application(stale=stale_after), door, port, listening)

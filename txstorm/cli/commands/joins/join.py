@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Json, Ledger
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
 
 
 def join(
@@ -42,77 +39,61 @@ def join(
     Example: txstorm join txstorm-data/clicks join --key user-7
     """
     from txstorm.books.data_directory import check_readable
-    from txstorm.cli.output import print_json, stdout
     from txstorm.results.joins import ComponentJoin, check_join, deduplicator, deduplicators_in, store_part
     from txstorm.results.key_history import KeyHistory
 
-    directory, show = check_readable(at_ledger(data_dir, ledger)), _show
+    directory = check_readable(at_ledger(data_dir, ledger))
     if key is not None:
-        shown, show = KeyHistory.read(ComponentJoin(directory, component, txid), key).to_json(), _show_history
-    elif component in deduplicators_in(directory):
-        shown, show = deduplicator(directory, component, txid), _show_deduplicator
+        found = KeyHistory.read(ComponentJoin(directory, component, txid), key).to_json()
+        show(found, *_history(found), as_json=json)
+        return
+    if component in deduplicators_in(directory):
+        found, facts = deduplicator(directory, component, txid), _deduplicator
     elif check_join(directory, component):
-        shown = ComponentJoin(directory, component, txid).to_json()
+        found, facts = ComponentJoin(directory, component, txid).to_json(), _interval_join
     else:
-        shown, show = store_part(directory, component, txid), _show_store_part
-    if json:
-        print_json(shown)
-    else:
-        show(shown, stdout())
+        found, facts = store_part(directory, component, txid), _store_part
+    head = Line(f"{component}, as of txid {found['txid']}", "bold")
+    show(found, head, Grid(None, list(facts(found))), as_json=json)
 
 
-def _show_deduplicator(one: Mapping[str, Any], console: Console) -> None:
-    from txstorm.cli.output import grid
-
+def _deduplicator(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     off, last = one["off_since"], one["last_duplicate"]
-    facts = [("active", "yes" if one["active"] else f"no: switched off at {off}, until the next start of a run")]
+    yield "active", "yes" if one["active"] else f"no: switched off at {off}, until the next start of a run"
     if last is not None:
-        facts.append(("last duplicate", f"{last}, or the start of the run"))
-    facts.append(("known ids", f"{one['known']:,}"))
-    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
-    console.print(grid(None, facts))
+        yield "last duplicate", f"{last}, or the start of the run"
+    yield "known ids", f"{one['known']:,}"
 
 
-def _show_store_part(one: Mapping[str, Any], console: Console) -> None:
-    from txstorm.cli.output import grid
-
-    facts = [(f"partition {name}" if name else "newest", newest) for name, newest in one["partitions"].items()]
+def _store_part(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "pending" in one:
-        facts.insert(0, ("consumed time", one["consumed_time"] or "unknown: nothing passes"))
-        facts.append(("pending", f"{counted(one['pending'], 'left row')}{_oldest(one)}"))
+        yield "consumed time", one["consumed_time"] or "unknown: nothing passes"
     else:
-        facts.insert(0, ("position", one["position"] or "undefined"))
-        facts.append(("rows kept for", f"{one['retain']:g} s"))
+        yield "position", one["position"] or "undefined"
+    yield from ((f"partition {name}" if name else "newest", newest) for name, newest in one["partitions"].items())
+    if "pending" in one:
+        yield "pending", f"{counted(one['pending'], 'left row')}{_oldest(one)}"
+    else:
+        yield "rows kept for", f"{one['retain']:g} s"
     if one["slowest_partition"]:
-        facts.append(("slowest", f"partition {one['slowest_partition']}"))
-    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
-    console.print(grid(None, facts))
+        yield "slowest", f"partition {one['slowest_partition']}"
 
 
-def _show(one: Mapping[str, Any], console: Console) -> None:
-    from txstorm.cli.output import grid
-
-    unmatched = f"{counted(one['unmatched_left'], 'left row')}, {counted(one['unmatched_right'], 'right row')}"
-    facts = [
-        ("join", _form(one)),
-        *_sides(one),
-        ("released", f"{counted(one['released'], 'left row')}, by the right position {one['position'] or 'undefined'}"),
-        ("expired", f"right rows before {one['bound']}" if one["bound"] else "none"),
-        ("pending", f"{counted(one['pending'], 'left row')}{_oldest(one)}"),
-        ("buffered", counted(one["buffered"], "right row")),
-        ("joined", counted(one["joined"], "pair")),
-        ("unmatched", unmatched),
-        ("stragglers", counted(one["stragglers"], "right row")),
-        ("late", counted(one["late"], "left row")),
-    ]
-    console.print(f"{one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
-    console.print(grid(None, facts))
-
-
-def _form(one: Mapping[str, Any]) -> str:
+def _interval_join(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if one["how"] is None:
-        return "not recorded before the first transaction"
-    return f"{one['how']}, left − {one['before']:g} s ≤ right ≤ left + {one['after']:g} s"
+        yield "join", "not recorded before the first transaction"
+    else:
+        yield "join", f"{one['how']}, left − {one['before']:g} s ≤ right ≤ left + {one['after']:g} s"
+    yield from _sides(one)
+    yield "released", f"{counted(one['released'], 'left row')}, by the right position {one['position'] or 'undefined'}"
+    yield "expired", f"right rows before {one['bound']}" if one["bound"] else "none"
+    yield "pending", f"{counted(one['pending'], 'left row')}{_oldest(one)}"
+    yield "buffered", counted(one["buffered"], "right row")
+    yield "joined", counted(one["joined"], "pair")
+    unmatched = f"{counted(one['unmatched_left'], 'left row')}, {counted(one['unmatched_right'], 'right row')}"
+    yield "unmatched", unmatched
+    yield "stragglers", counted(one["stragglers"], "right row")
+    yield "late", counted(one["late"], "left row")
 
 
 def _oldest(one: Mapping[str, Any]) -> str:
@@ -136,30 +117,18 @@ def _sides(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield f"{name} {partition}", f"newest {newest or 'none yet'}"
 
 
-def _show_history(one: Mapping[str, Any], console: Console) -> None:
-    from txstorm.cli.output import grid
-
-    key = ", ".join(one["key"])
-    console.print(f"key {key} of {one['component']}, as of txid {one['txid']}", style="bold", soft_wrap=True)
-    rows = [
-        [
-            *(str(row[name] if row[name] is not None else "") for name in ("side", "id", "partition", "time", "added")),
-            *(str(_or_none(row)), str(row["matched"] or "")),
-        ]
-        for row in one["rows"]
-    ]
-    numbers = ["added", "released/expired", "matched"]
-    console.print(grid(["side", "id", "partition", "time", *numbers], rows, right=numbers))
+def _history(one: Mapping[str, Any]) -> Iterator[str | Grid | Line]:
+    yield Line(f"key {', '.join(one['key'])} of {one['component']}, as of txid {one['txid']}", "bold")
+    rows = []
     for row in one["rows"]:
-        console.print(f"{row['side']} {row['id']}: {'; '.join(row['why'])}", soft_wrap=True)
+        ended = row["released"] if row["side"] == "left" else row["expired"]
+        values = (*(row[name] for name in ("side", "id", "partition", "time", "added")), ended, row["matched"] or None)
+        rows.append(["" if value is None else str(value) for value in values])
+    numbers = ["added", "released/expired", "matched"]
+    yield Grid(["side", "id", "partition", "time", *numbers], rows, numbers)
+    yield from (f"{row['side']} {row['id']}: {'; '.join(row['why'])}" for row in one["rows"])
     names = ("left", "right", "released_before", "expired_before")
     steps = [[str(step["txid"]), *(step[name] or "" for name in names)] for step in one["positions"]]
-    titles = ["txid", "left position", "right position", "released before", "expired before"]
-    console.print(grid(titles, steps, right=["txid"]))
+    yield Grid(["txid", "left position", "right position", "released before", "expired before"], steps, ["txid"])
     if one["kept_after"]:
-        console.print(f"the history up to txid {one['kept_after']} is no longer kept", style="dim", soft_wrap=True)
-
-
-def _or_none(row: Mapping[str, Any]) -> Any:
-    ended = row["released"] if row["side"] == "left" else row["expired"]
-    return "" if ended is None else ended
+        yield Line(f"the history up to txid {one['kept_after']} is no longer kept")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.options import AllowHost, Json
+from txstorm.cli.options import AllowHost, Json, show
 from txstorm.errors import InputError
 
 TOKEN = "TXSTORM_STORE_TOKEN"  # noqa: S105 - the name of a variable
@@ -57,7 +57,7 @@ def store_server(
 
     Example: txstorm store-server --store memory --port 8080
     """
-    from txstorm.cli.output import print_json, stderr, stdout
+    from txstorm.cli.output import stderr
     from txstorm.web.serving import checked_door, serve
     from txstorm.web.store_server import store_app
 
@@ -69,11 +69,9 @@ def store_server(
         stderr().print(f"warning: {error}; requests are answered with 503 until it can be reached", soft_wrap=True)
 
     def listening(url: str) -> None:
-        if json:
-            print_json({"url": url, "store": name, "token": door.token is not None})
-            return
         guarded = "with a token" if door.token else "without a token"
-        stdout().print(f"listening on {url}: store {name}, {guarded}; the API is described at {url}/docs")
+        sentence = f"listening on {url}: store {name}, {guarded}; the API is described at {url}/docs"
+        show({"url": url, "store": name, "token": door.token is not None}, sentence, as_json=json)
 
     serve(store_app(opened, name, max_body_bytes=max_body), door, port, listening)
 
