@@ -15,7 +15,7 @@ from txstorm.ledger.open import open_ledger
 from txstorm.ledger.paths import TABLES
 from txstorm.ledger.port import Put
 from txstorm.ledger.values import decode_value, encode_value
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.spouts import FileSpout
 from txstorm.spouts.files.listing import check_named
 from txstorm.storage.tables.identity import table_ref

@@ -16,8 +16,7 @@ from txstorm.errors import InputError, TopologyFailed
 from txstorm.operations.rewind import rewind
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import backfill
-from txstorm.replay.ranges import span_of
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, span_of
 from txstorm.results.read import read_sink, read_state
 from txstorm.results.views import read_directory_history
 from txstorm.topology.graph import Topology

@@ -7,7 +7,7 @@ from typing import Any
 from crashes import crashing
 
 from txstorm.api.state import KeyedState, SinkTable
-from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
+from txstorm.recovery.take_over import check_tables, raise_epochs, roll_forward
 from txstorm.state.commit_group import CommitGroup
 from txstorm.state.store import RecordedTables, StateStore, StoreSettings
 from txstorm.storage.tables.declared import declarations

@@ -19,8 +19,7 @@ from txstorm import NOT_READY, BasicBolt, TransactionalTopologyBuilder, run
 from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
 from txstorm.replay.backfill import backfill
-from txstorm.replay.ranges import Result, Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Result, Span
 from txstorm.results.views import (
     DeadLettersView,
     SinkView,

@@ -15,7 +15,7 @@ from txstorm import Duration, TransactionalTopologyBuilder, run
 from txstorm.errors import TxstormError
 from txstorm.joins import LookupJoin, Side
 from txstorm.joins.lookup import lookup_table as cached
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_sink
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from txstorm import Duration, TransactionalTopologyBuilder, WindowAggregate, explain, faults, run
 from txstorm.bolts import Map, SumByKey
 from txstorm.errors import InputError, TopologyError, TopologyFailed
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_sink, read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryFrames, MemoryTransactionalSpout

@@ -186,7 +186,7 @@ EXCEPTIONS = {
     "engine/frames.py": "the zone of times, and the width of offsets, of columns that Spark has made",
     "typed.py": "this is the module",
     "clients/delta/data_files.py": "numbers of rows",
-    "results/aggregate_windows.py": "numbers of tuples; ends of windows",
+    "results/windowed_components.py": "numbers of tuples; ends of windows",
     "storage/tables/rewrite.py": "positions of rows",
     "windows/aggregates/groups.py": "sums that sum_may_overflow has looked at",
     "keys.py": "from large to small strings and binary values",

@@ -4,9 +4,8 @@ May import: nothing else.
 Start: basic.py; expressions.py for conditions and computed columns.
 """
 
-from txstorm.bolts.aggregate import BatchCount, CountBy, Distinct
+from txstorm.bolts.aggregate import BatchCount, CountBy, CountByKey, Distinct, SumByKey
 from txstorm.bolts.basic import Filter, FlatMap, Identity, Map, MapBatches, Select, SplitWords
-from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import Expression, parsed
 
 __all__ = [

@@ -16,8 +16,7 @@ from rich.text import Text
 
 from txstorm.books.data_directory import check_readable
 from txstorm.books.origin import CodeOrigin
-from txstorm.cli.output import confirmed, shell_command
-from txstorm.cli.tables import PlainTable
+from txstorm.cli.output import PlainTable, confirmed, shell_command
 from txstorm.cli.target import PIPELINE, Target, held, load, parse
 from txstorm.cli.tracebacks import without_internals
 from txstorm.coordinator import journal

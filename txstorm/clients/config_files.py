@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from txstorm.api.names import counted, near
-from txstorm.clients.file_settings import code_faults
 from txstorm.errors import InputError, MissingDependency
 from txstorm.masks import masked_text, masked_url
 
@@ -34,6 +33,8 @@ _DEEPEST = 20
 _SERVER = re.compile(r"([A-Za-z_]+://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _LAST_PORT = 65535
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+_CODE = re.compile(r"plugin\.library\.paths|sasl\.kerberos\.kinit\.cmd|ssl[._]engine[._].*|ssl\.providers|.*_cb")
+_CLASSES = ("state_provider", "topology.state.provider")
 
 
 class FromEnvironment(str):
@@ -124,6 +125,24 @@ def _listed(value: object) -> object:
 
 def _from_environment(value: str) -> str:
     return FromEnvironment.read(value[1:]) if value.startswith("$") else value
+
+
+def code_faults(settings: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each of `settings`, of a client or of a topology, that loads code or runs a program.
+
+    Another user may have written the file. Every way from a file to a client passes this before the client is made:
+    librdkafka loads libraries when it is given their names, before it connects to anything.
+    """
+    faults = [
+        f"{name}: it loads code or runs a program, so it is not taken from a file; set it in a program of yours"
+        for name in settings
+        if _CODE.fullmatch(str(name).strip().lower())
+    ]
+    return faults + [
+        f"{name}: a class is code, so it is not taken from a file; set it in a program of yours"
+        for name in _CLASSES
+        if ":" in str(settings.get(name, ""))
+    ]
 
 
 def kafka_faults(settings: Mapping[str, str], servers: str) -> list[str]:

@@ -118,9 +118,7 @@ def read_inspection(data_dir: str | Path) -> dict[str, Any]:
 
 
 def _decided(directory: Path, intent: Intent) -> dict[str, Any]:
-    from txstorm.recovery.table_checks import (
-        publications,  # loads the table code, which takes longer than a status
-    )
+    from txstorm.recovery.take_over import publications  # loads the table code, which takes longer than a status
 
     return {
         "first": intent.first,

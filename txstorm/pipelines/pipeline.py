@@ -11,14 +11,20 @@ from pydantic import Field, field_validator
 
 from txstorm.api.composite import CompositeSpout
 from txstorm.api.names import DEFAULT_STREAM, name_fault, near
-from txstorm.clients.config_files import ClientSettings, ConfigFile, Part, Place, Servers, kafka_faults, unless
-from txstorm.clients.file_settings import code_faults
+from txstorm.clients.config_files import (
+    ClientSettings,
+    ConfigFile,
+    Part,
+    Place,
+    Servers,
+    code_faults,
+    kafka_faults,
+    unless,
+)
 from txstorm.errors import TxstormError
 from txstorm.joins.service.configuration import JoinService
-from txstorm.pipelines.parts import PipelinePart, SourcePart
-from txstorm.pipelines.sink_parts import SINKS
-from txstorm.pipelines.site import Site, Stream, named_in
-from txstorm.pipelines.source_parts import SOURCES
+from txstorm.pipelines.parts import PipelinePart, Site, SourcePart, Stream, named_in
+from txstorm.pipelines.source_parts import SINKS, SOURCES
 from txstorm.pipelines.step_parts import STEPS
 from txstorm.topology.checks.validate import MAX_PARALLELISM
 from txstorm.topology.graph import Topology

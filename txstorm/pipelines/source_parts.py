@@ -1,4 +1,4 @@
-"""Sources of a pipeline: files, topics, Delta tables, and rows for trying things out."""
+"""Ends of a pipeline: sources (files, topics, Delta tables, rows for trying things out) and sinks (tables, topics)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from txstorm.api.state import arrow_type
-from txstorm.clients.config_files import Names, Positive, Servers, Start
+from txstorm.clients.config_files import Names, Positive, Servers, Start, Topic
 from txstorm.pipelines.parts import (
+    PipelinePart,
+    Site,
     SourcePart,
+    StepPart,
+    Stream,
+    Table,
     Types,
     servers_of,
+    single,
     texts_of,
+    time_fault,
 )
-from txstorm.pipelines.site import Site
+from txstorm.sinks.delta import DeltaSink
 from txstorm.spouts.files.spout import FileSpout
 from txstorm.spouts.rate import RateSpout
 from txstorm.topology.program import Call
@@ -180,3 +187,46 @@ SOURCES: Mapping[str, type[SourcePart]] = {
     "kafka": KafkaSource,
     "rate": RateSource,
 }
+
+
+class DeltaTable(StepPart):
+    """A Delta table of the data directory, with a row per tuple."""
+
+    type: Literal["delta"]
+    table: Table | None = None
+    columns: Names | None = None
+
+    def over(self, stream: Stream, types: Mapping[str, pa.DataType], site: Site) -> None:
+        """Add a `DeltaSink`."""
+        names = list(types) if self.columns is None else self.columns
+        if site.has(stream, names, "columns"):
+            columns = {name: types[name] for name in names}
+            site.bolt(Call(DeltaSink, self.table or site.id, columns), single(stream), tasks=1)
+
+
+class KafkaTopic(StepPart):
+    """A topic of Kafka, with a record per tuple, exactly once for readers of committed records."""
+
+    type: Literal["kafka"]
+    topic: Topic
+    servers: Servers | None = None
+    key: Names | None = None
+    value: Names | None = None
+    timestamp: str | None = None
+
+    def over(self, stream: Stream, types: Mapping[str, pa.DataType], site: Site) -> None:
+        """Add a `KafkaSink`."""
+        from txstorm.sinks.kafka import KafkaSink
+
+        key = None if self.key is None else self.key[0] if len(self.key) == 1 else self.key
+        options = {"key": self.key or [], "value": self.value or [], "timestamp": [self.timestamp or ""]}
+        known = [site.has(stream, [one for one in names if one], option) for option, names in options.items()]
+        if fault := time_fault(self.timestamp, types):
+            site.fault("timestamp", fault)
+        elif all(known):
+            servers, settings = servers_of(self.servers, site), site.kafka or None
+            given = {"key": key, "value": self.value, "timestamp": self.timestamp, "settings": settings}
+            site.bolt(Call(KafkaSink, site.id, self.topic, servers, **given), single(stream), tasks=1)
+
+
+SINKS: Mapping[str, type[PipelinePart]] = {"delta": DeltaTable, "kafka": KafkaTopic}

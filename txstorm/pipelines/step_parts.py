@@ -16,8 +16,8 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.bolts.aggregate import CountByKey, SumByKey
 from txstorm.bolts.basic import Filter, Select
-from txstorm.bolts.count_and_sum import CountByKey, SumByKey
 from txstorm.bolts.expressions import parsed, quoted
 from txstorm.clients.config_files import AnyDuration, Names, NotNegative, Part, Positive
 from txstorm.errors import InputError
@@ -29,13 +29,17 @@ from txstorm.joins.selection import LEFT, RIGHT, SPELLINGS, selection
 from txstorm.joins.side import Side
 from txstorm.pipelines.parts import (
     PipelinePart,
+    Site,
     StepPart,
+    Stream,
     Table,
+    grouped,
+    local,
     named_type,
+    single,
     texts_of,
     time_fault,
 )
-from txstorm.pipelines.site import Site, Stream, grouped, local, single
 from txstorm.topology.program import Call
 from txstorm.typed import python_type
 from txstorm.windows.aggregates.aggregate import WindowAggregate

@@ -18,7 +18,7 @@ from txstorm.api.state import KeyedState
 from txstorm.books.books import Books
 from txstorm.books.records import Dropped
 from txstorm.errors import DataDirectoryError, InputError, StateError
-from txstorm.recovery.table_checks import mark_dropped
+from txstorm.recovery.take_over import mark_dropped
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity

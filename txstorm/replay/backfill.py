@@ -12,8 +12,7 @@ from txstorm.clocks import Clock
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
 from txstorm.ledger.open import local_directory
-from txstorm.replay.ranges import Result, Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Result, Span
 from txstorm.results.views import read_directory_history
 from txstorm.runtime.opening import RunOptions
 from txstorm.runtime.run import launch

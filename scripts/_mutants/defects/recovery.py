@@ -70,7 +70,7 @@ for number, table in enumerate(rewind.tables, start=1):
     Mutant(
         "a_start_does_not_compare_ledger_and_tables",
         "check_tables",
-        "_check_txid(table, recorded, live)",
+        "check_txids([table], recorded, live)",
         "pass",
     ),
     Mutant(

@@ -12,8 +12,7 @@ from txstorm.books.origin import CodeOrigin
 from txstorm.engine.local import LocalEngine
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import backfill
-from txstorm.replay.ranges import Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Span
 from txstorm.spouts import OpaqueMemoryTransactionalSpout
 from txstorm.testing import TopologyTestDriver
 

@@ -16,8 +16,7 @@ from txstorm.engine.local import LocalEngine
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.status import read_status
 from txstorm.replay.audit import audit
-from txstorm.replay.ranges import Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Span
 from txstorm.spouts import FileSpout, OpaqueMemoryTransactionalSpout
 
 

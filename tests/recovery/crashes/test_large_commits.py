@@ -28,8 +28,7 @@ from txstorm.engine.spark import SparkEngine
 from txstorm.errors import StateError, TxstormError
 from txstorm.operations.rebuild_ledger import recover
 from txstorm.replay.audit import audit
-from txstorm.replay.ranges import Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Span
 from txstorm.results.read import read_changes, read_sink, read_state, rows_json
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout

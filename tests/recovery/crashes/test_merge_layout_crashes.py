@@ -11,7 +11,7 @@ import txstorm
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import StateError
 from txstorm.operations.rebuild_ledger import recover
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_state
 
 MERGE = ("--layout", "merge")

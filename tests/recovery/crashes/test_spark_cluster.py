@@ -17,7 +17,7 @@ from servers.family import end_session, members
 from servers.spark import cluster, home, hosts, is_executor
 from watched import Diary
 
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_sink, read_state
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.long]

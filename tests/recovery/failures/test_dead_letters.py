@@ -15,7 +15,7 @@ from txstorm import FailedException, TransactionalTopologyBuilder
 from txstorm.bolts import CountByKey
 from txstorm.engine.spark import SparkEngine
 from txstorm.errors import TopologyFailed
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_letters, read_sink
 from txstorm.results.views import read_directory_history
 from txstorm.runtime.handle import RunHandle

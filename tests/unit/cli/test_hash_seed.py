@@ -16,7 +16,7 @@ from txstorm.books import origin
 from txstorm.books.origin import HashSeed
 from txstorm.cli import hash_seed
 from txstorm.operations.status import read_status
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.views import origin_recorded
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from txstorm.cli.screen import LINE_SECONDS, LineScreen, LiveScreen, screen_for
+from txstorm.cli.execute import LINE_SECONDS, LineScreen, LiveScreen, screen_for
 from txstorm.monitor.live import Moment
 from txstorm.monitor.progress import Snapshot
 

@@ -17,7 +17,7 @@ from txstorm.dadstorm.processes.fleet import Answered, Dead, Failed, Silent, Sta
 from txstorm.dadstorm.values import Fields
 from txstorm.errors import InputError, TopologyFailed
 from txstorm.operations.lifecycle import ask
-from txstorm.replay.single import replay_txid
+from txstorm.replay.audit import replay_txid
 from txstorm.results.read import read_sink, read_state
 from txstorm.results.views import DeadLettersView
 from txstorm.state.collections import TaskCollection

@@ -20,8 +20,7 @@ from txstorm.errors import InputError, SpoutError
 from txstorm.operations.rewind import rewind
 from txstorm.operations.savepoints import create_savepoint
 from txstorm.replay.audit import audit
-from txstorm.replay.ranges import span_of
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, span_of
 
 JOB = Path(__file__).parents[3] / "jobs" / "dadstorm"
 REACH = ["u10", "u11", "u2", "u3", "u5", "u7", "u8"]

@@ -23,8 +23,7 @@ from txstorm.operations.rebuild_ledger import recover
 from txstorm.operations.rewind import rewind
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import check_into
-from txstorm.replay.ranges import span_of
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, span_of
 from txstorm.results.views import read_clock
 from txstorm.runtime.snapshots import ClockSnapshot
 from txstorm.spouts import FileSpout, MemoryTransactionalSpout

@@ -6,7 +6,7 @@ from store_cases import INCARNATION, TOPOLOGY, add, commit, intent_of, open_stor
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import DataDirectoryError, FencedError, TableCorrupt
-from txstorm.recovery.table_checks import check_raised, check_tables, raise_epochs, roll_forward
+from txstorm.recovery.take_over import check_tables, check_txids, raise_epochs, roll_forward
 from txstorm.results.read import read_sink, read_state
 from txstorm.storage.tables.identity import TopologyIdentity, table_ref
 from txstorm.storage.tables.intent import decode, encode
@@ -60,9 +60,9 @@ def test_a_table_that_advanced_while_epochs_were_raised(tmp_path, decided):
     open_store(tmp_path).publish(decided, 1)
     tables = raise_epochs(tmp_path, AT_ONE, OWNER, 2)
     assert {table.ref.uri: table.epoch() for table in tables} == dict.fromkeys([*AT_ONE, *STATES], 2)
-    check_raised(tables, AT_ONE, [decided])
+    check_txids(tables, AT_ONE, [decided])
     with pytest.raises(TableCorrupt, match="changes/counts: the ledger expects it at txid 1, found 2"):
-        check_raised(tables, AT_ONE, [])
+        check_txids(tables, AT_ONE, [])
 
 
 def test_a_takeover_fences_the_old_coordinator_on_every_table(tmp_path, decided):

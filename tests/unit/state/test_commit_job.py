@@ -12,7 +12,7 @@ from store_cases import COUNTS, OUT, commit, intent_of, open_store, record, stag
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.state import KeyedState
 from txstorm.errors import StateError, TableCorrupt
-from txstorm.recovery.table_checks import roll_forward
+from txstorm.recovery.take_over import roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.state import target as parts
 from txstorm.state.commit_job import ShippedRowsIndex, given_rows, input_keys, write_given

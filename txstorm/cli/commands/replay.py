@@ -124,7 +124,7 @@ def _replayed(
     code: Topology, data_dir: str, txid: int, breaks: list[str | WindowStop], *, debug: bool
 ) -> ReplayVerdict:
     from txstorm.cli.debugger import Debugger
-    from txstorm.replay.single import replay_txid
+    from txstorm.replay.audit import replay_txid
 
     if not debug:
         return replay_txid(code, data_dir, txid)

@@ -19,8 +19,7 @@ from txstorm.plan.stages import compile_plan
 from txstorm.replay.audit import audit
 from txstorm.replay.backfill import backfill, check_into
 from txstorm.replay.compare import ReplayVerdict
-from txstorm.replay.ranges import Result, Span, span_of
-from txstorm.replay.recording import Recording, opened_source
+from txstorm.replay.recording import Recording, Result, Span, opened_source, span_of
 from txstorm.replay.scratch_tables import ReplayTables
 from txstorm.runtime.run import make_engine
 from txstorm.topology.graph import Topology

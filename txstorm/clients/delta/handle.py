@@ -25,7 +25,18 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 
 from txstorm import faults
 from txstorm.clients.delta.archive import archived_entries
-from txstorm.clients.delta.data_files import BATCH_ROWS, Bound, Selected, Wanted
+from txstorm.clients.delta.data_files import (
+    BATCH_ROWS,
+    BOUNDED,
+    Bound,
+    Selected,
+    Wanted,
+    bounds_in,
+    is_silent,
+    parsed,
+    stats_of,
+    with_bounds,
+)
 from txstorm.clients.delta.entry import (
     PLAIN,
     Commit,
@@ -55,7 +66,6 @@ from txstorm.clients.delta.log import (
     own_info,
     version_of,
 )
-from txstorm.clients.delta.stats import BOUNDED, bounds_in, is_silent, parsed, stats_of, with_bounds
 from txstorm.clients.delta.window import Window
 from txstorm.clients.delta.writer_lock import locked
 from txstorm.clients.files import checked_path

@@ -36,6 +36,8 @@ CHUNK = 10_000
 _TRY = 1.0
 SLICE = 0.05
 """Seconds per step of a longer wait."""
+GROUP_EVERY = 1.0
+"""Seconds between two writes to a consumer group."""
 CLOSING = 2.0
 """Maximum seconds that closing a consumer blocks; healthy ones take milliseconds."""
 
@@ -362,20 +364,41 @@ def _offset(answer: Future[Any]) -> Future[int | None]:
 
 
 class GroupPositions:
-    """Writer that commits read positions to a consumer group without members, for tools that show a reader's lag."""
+    """Writer that commits read positions to a consumer group without members, for tools that show a reader's lag.
 
-    def __init__(self, settings: Mapping[str, Any], group: str) -> None:
-        self._troubles = Troubles()
-        self._consumer = consumer({**settings, "group.id": group, "enable.auto.commit": False}, self._troubles)
+    The consumer is created with the first positions.
+    """
 
-    def write(self, positions: Mapping[Partition, int], *, waiting: bool = False) -> None:
-        """Commit `positions` to the group, in the background unless `waiting`; a failure is only logged."""
+    def __init__(
+        self, settings: Mapping[str, Any], group: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = {**settings, "group.id": group, "enable.auto.commit": False}
+        self._monotonic = monotonic
+        self._consumer: Any = None
+        self._next = 0.0
+        self._unwritten: Mapping[Partition, int] = {}
+
+    def committed(self, positions: Mapping[Partition, int]) -> None:
+        """Note `positions`, and commit them in the background, at most every `GROUP_EVERY` seconds."""
+        self._unwritten = positions
+        if self._monotonic() >= self._next:
+            self._next = self._monotonic() + GROUP_EVERY
+            self._write(waiting=False)
+
+    def _write(self, *, waiting: bool) -> None:
+        """Commit what is noted; a failure is only logged."""
+        if not self._unwritten:
+            return
+        self._consumer = self._consumer or consumer(self._settings, Troubles())
         try:
             self._consumer.poll(0)
-            self._consumer.commit(offsets=topic_partitions(positions), asynchronous=not waiting)
+            self._consumer.commit(offsets=topic_partitions(self._unwritten), asynchronous=not waiting)
         except ck.KafkaException as error:
             log.warning("positions could not be written to the consumer group: %s", error.args[0].str())
+        self._unwritten = {}
 
     def close(self) -> None:
-        """Close the consumer; call once, at the end."""
-        self._consumer.close()
+        """Commit what is noted, and close the consumer; call once, at the end."""
+        self._write(waiting=True)
+        if self._consumer is not None:
+            self._consumer.close()

@@ -27,11 +27,11 @@ from txstorm.clients.config_files import (
     Start,
     Topic,
     checked_topic,
+    code_faults,
     kafka_faults,
     twins,
     unless,
 )
-from txstorm.clients.file_settings import code_faults
 from txstorm.errors import InputError, MissingDependency
 from txstorm.joins.selection import LEFT, RIGHT, SPELLINGS, Selected, selection
 from txstorm.joins.side import Side

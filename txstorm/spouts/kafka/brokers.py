@@ -1,4 +1,4 @@
-"""The coordinator's view of the Kafka brokers: topics, their partitions and end offsets.
+"""The coordinator's view of the Kafka brokers: topics, their partitions, end offsets and sizes of records.
 
 Requests that may take long run on a separate thread, so that they do not block the driver. Offsets are requested from
 the leaders of the partitions, with a short timeout for each leader.
@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from txstorm.api.context import EPOCH
-from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Partition, Topic, Unavailable
+from txstorm.clients.kafka.cluster import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    Partition,
+    Range,
+    Topic,
+    Unavailable,
+    Unreadable,
+)
+from txstorm.clients.kafka.reader import RangeReader
 from txstorm.spouts.kafka.options import KafkaSource
 
 PENDING: Final = object()
@@ -69,22 +79,6 @@ class Aside:
 Answers = Mapping[Partition, "Future[int | None]"]
 
 
-class Asked(Protocol):
-    """The methods of `txstorm.clients.kafka.cluster.Cluster` that this package calls."""
-
-    def ask(self, wanted: Mapping[Partition, int], seconds: float) -> Answers:
-        """Request offsets of partitions; see `Cluster.ask`."""
-
-    def names(self, seconds: float) -> list[str]:
-        """Return the names of all topics; see `Cluster.names`."""
-
-    def topics(self, names: Collection[str], seconds: float) -> Mapping[str, Topic]:
-        """Return the topics with these names; see `Cluster.topics`."""
-
-    def serve(self) -> str:
-        """Process pending events of the client; see `Cluster.serve`."""
-
-
 class Offsets:
     """Offset requests to the brokers, one to each leader.
 
@@ -98,7 +92,7 @@ class Offsets:
         stale: whether an answer showed that the known leaders or topics have changed.
     """
 
-    def __init__(self, cluster: Asked, patience: float) -> None:
+    def __init__(self, cluster: Cluster, patience: float) -> None:
         self._cluster = cluster
         self._patience = patience
         self._watched: dict[int, Answers] = {}
@@ -111,7 +105,11 @@ class Offsets:
             topics: topics with the leaders of their partitions.
             wanted: partition → the offset to request; see `Cluster.ask`.
         """
-        groups = _by_leader(topics, wanted)
+        groups: dict[int, dict[Partition, int]] = {}
+        for (topic, number), spec in wanted.items():
+            leader = topics[topic].leaders.get(number) if topic in topics else None
+            if leader is not None:
+                groups.setdefault(leader, {})[topic, number] = spec
         self._watch(groups)
         asked = {
             leader: self._cluster.ask(group, self._patience * 4)
@@ -137,15 +135,6 @@ class Offsets:
                 self._watched[leader] = self._cluster.ask(dict.fromkeys(groups[leader], LATEST), self._patience * 4)
 
 
-def _by_leader(topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> dict[int, dict[Partition, int]]:
-    groups: dict[int, dict[Partition, int]] = {}
-    for (topic, number), spec in wanted.items():
-        leader = topics[topic].leaders.get(number) if topic in topics else None
-        if leader is not None:
-            groups.setdefault(leader, {})[topic, number] = spec
-    return groups
-
-
 def _answered(answers: Answers) -> dict[Partition, int | None]:
     return {
         partition: answer.result()
@@ -160,6 +149,7 @@ LOOK = 2.0
 ASK = 1.0
 """Seconds to wait for the offsets of one leader."""
 
+_SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.partition.fetch.bytes": 1 << 18}
 AWAY = 1.0
 """Maximum seconds between two listings while a partition is unavailable, or if the last listing failed."""
 
@@ -184,11 +174,12 @@ class KafkaView:
         mute: whether to raise `WouldAskError` instead of making requests.
     """
 
-    def __init__(self, source: KafkaSource, cluster: Asked, monotonic: Callable[[], float]) -> None:
+    def __init__(self, source: KafkaSource, cluster: Cluster, monotonic: Callable[[], float]) -> None:
         self._source = source
         self._cluster = cluster
         self._monotonic = monotonic
         self._offsets = Offsets(cluster, ASK)
+        self._sampler: RangeReader | None = None
         self._asked = 0.0
         self.topics: Mapping[str, Topic] = {}
         self.ends: dict[Partition, int] = {}
@@ -258,6 +249,25 @@ class KafkaView:
         beyond = [partition for partition, offset in found.items() if offset is None]
         ends = self._ask(dict.fromkeys(beyond, LATEST))
         return {partition: offset for partition, offset in {**found, **ends}.items() if offset is not None}
+
+    def mean_size(self, partition: Partition, extent: Range) -> float | None:
+        """Return the mean size of the records in a range, in bytes; None if it cannot be determined."""
+        self.check_mute()
+        if self._sampler is None:
+            self._sampler = RangeReader({**self._source.settings, **_SAMPLING}, self._source.isolation)
+        try:
+            sizes = list(map(len, self._sampler.read({partition: extent}, {}, ASK)[partition]))
+        except (Unavailable, Unreadable):
+            return None
+        finally:
+            self._sampler.leave()
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def close_sampler(self) -> None:
+        """Close the reader of samples; the next sample opens another one."""
+        if self._sampler is not None:
+            self._sampler.close()
+        self._sampler = None
 
     def _ask(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
         if not wanted:

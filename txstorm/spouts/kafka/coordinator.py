@@ -14,33 +14,27 @@ from typing import Any
 from txstorm.api.context import SourceFacts
 from txstorm.api.spout import NOT_READY, SpoutCoordinator
 from txstorm.clients.kafka.cluster import Cluster, GroupPositions, Partition, Range
-from txstorm.clients.kafka.reader import RangeReader
 from txstorm.clocks import Clock
 from txstorm.errors import SpoutError
-from txstorm.spouts.kafka.brokers import ASK, PENDING, Aside, Asked, KafkaView, WouldAskError
+from txstorm.spouts.kafka.brokers import PENDING, Aside, KafkaView, WouldAskError
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import (
     Batch,
     Lost,
     Positions,
+    Sizes,
     all_held,
     bounded,
     clock_name,
     named,
     plan_ranges,
 )
-from txstorm.spouts.kafka.sizes import Sampled, Sizes, sampling
 from txstorm.spouts.user_calls import Notices
 
 log = logging.getLogger(__name__)
 
-GROUP_EVERY = 1.0
-"""Seconds between two writes to the consumer group."""
-
 PATIENCE = 0.2
 """Seconds to block for an answer: healthy brokers need milliseconds; a later answer is fetched by the next call."""
-
-_SAMPLING = {"queued.min.messages": 1, "queued.max.messages.kbytes": 2048, "max.partition.fetch.bytes": 1 << 18}
 
 
 class KafkaCoordinator(SpoutCoordinator):
@@ -58,7 +52,7 @@ class KafkaCoordinator(SpoutCoordinator):
         self,
         source: KafkaSource,
         component: str,
-        cluster: Asked | None = None,
+        cluster: Cluster | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
@@ -66,15 +60,14 @@ class KafkaCoordinator(SpoutCoordinator):
         self._component = component
         self._monotonic = monotonic
         self._view = KafkaView(source, cluster or Cluster(source.settings, source.isolation), monotonic)
-        self._reader: RangeReader | None = None
-        self._sizes = Sizes(source.rows, source.size, sampling(self._sampler, ASK), monotonic)
+        self._sizes = Sizes(source.rows, source.size, self._view.mean_size, monotonic)
         self._aside = Aside(patience)
         self._last = self._highest = 0
         self._found: dict[tuple[str, Partition], int] = {}
         self._away: set[Partition] = set()
         self._trouble = ""
         self._notices = Notices(component, log)
-        self._lag: _LagTools | None = None if source.group is None else _LagTools(source, monotonic)
+        self._lag = None if source.group is None else GroupPositions(source.settings, source.group, monotonic)
 
     def initialize_transaction(self, txid: int, prev_metadata: Any, upto: Clock | None = None) -> Any:
         """Plan the next ranges; `NOT_READY` if there is nothing to read, no broker answers, or an answer is pending."""
@@ -87,8 +80,10 @@ class KafkaCoordinator(SpoutCoordinator):
             return NOT_READY
         self._say_trouble()
         self._say_away()
-        # A txid that was started and failed is planned again, even if no data is left for it.
-        if batch is None or (txid > self._highest and not self._worth(batch, first=prev_metadata is None)):
+        # A txid that was started and failed is planned again, even if no data is left for it. The first one records a
+        # start that may move.
+        pins = prev_metadata is None and self._source.start != "earliest" and batch and batch.positions.next
+        if batch is None or (txid > self._highest and not (batch.ranges or batch.lost or pins)):
             return NOT_READY
         self._last, self._highest = txid, max(txid, self._highest)
         self._say_news(txid, batch, first=prev_metadata is None)
@@ -97,32 +92,23 @@ class KafkaCoordinator(SpoutCoordinator):
     def _planned(self, txid: int, before: Any, upto: Clock | None, *, again: bool) -> Any:
         """Return the next `Batch`; None if the brokers are unavailable, `PENDING` while a request is in flight."""
         if not again and not self._aside.busy:
+            # Cached offsets suffice for a backlog, and using them here is cheaper than a thread switch.
+            self._view.mute = True
             try:
-                return self._plan_mute(before, upto)
+                return self._plan(before, upto, again=False)
             except WouldAskError:
                 pass
+            finally:
+                self._view.mute = False
         return self._aside.ask((txid, before, upto), lambda: self._plan(before, upto, again=again))
-
-    def _plan_mute(self, before: Any, upto: Clock | None) -> Batch | None:
-        """Plan from cached offsets, on this thread; that suffices for a backlog and is cheaper than a thread switch."""
-        self._view.mute = True
-        try:
-            return self._plan(before, upto, again=False)
-        finally:
-            self._view.mute = False
 
     def _plan(self, before: Any, upto: Clock | None, *, again: bool) -> Batch | None:
         """Plan the batch after the one with metadata `before`; None if the brokers are unavailable."""
         if again:
-            self._close_reader()  # it may be the cause of the failure: see `Readers.lend`
+            self._view.close_sampler()  # it may be the cause of the failure: see `Readers.lend`
         if not self._view.look(now=again):
             return None
         return self._batch(Positions.after(before), upto, first=before is None, again=again)
-
-    def _worth(self, batch: Batch, *, first: bool) -> bool:
-        """Return whether to start a transaction: it has data, or is the first and must record a start that may move."""
-        pins = first and self._source.start != "earliest" and bool(batch.positions.next)
-        return bool(batch.ranges or batch.lost or pins)
 
     def _batch(self, before: Positions, upto: Clock | None, *, first: bool, again: bool) -> Batch:
         positions, lost = self._same_topics(before)
@@ -136,10 +122,8 @@ class KafkaCoordinator(SpoutCoordinator):
                 # The partition ends before the position: perhaps it is another topic of the same name.
                 self._view.look(now=True)
                 return self._batch(before, upto, first=first, again=True)
-        return Batch(positions, self._ranges(positions, upto), new=new, away=self._view.away, lost=lost)
-
-    def _ranges(self, positions: Positions, upto: Clock | None) -> dict[Partition, Range]:
-        return plan_ranges(positions.next, bounded(self._view.ends, upto), self._budgets(positions))
+        ranges = plan_ranges(positions.next, bounded(self._view.ends, upto), self._budgets(positions))
+        return Batch(positions, ranges, new=new, away=self._view.away, lost=lost)
 
     def _look_ahead(self, positions: Positions) -> None:
         """Request the end offsets, unless the known ones already suffice to fill a batch of every topic, and more.
@@ -176,10 +160,16 @@ class KafkaCoordinator(SpoutCoordinator):
             if topic in recreated
         ]
         self._refuse_lost(lost)
-        self._refuse_missing([(topic, n) for topic, n in positions.next if n not in _numbers(topics, topic)])
+        there = set(self._view.partitions)
+        if not self._source.opaque and (missing := sorted(positions.next.keys() - there)):
+            raise SpoutError(
+                f"spout {self._component!r}: {', '.join(map(named, missing))}: not at {self._source.servers} any more; "
+                "a transactional spout needs all its partitions: restore them, or use OpaqueTransactionalKafkaSpout"
+            )
         for partition in [partition for partition in self._view.ends if partition[0] in recreated]:
             del self._view.ends[partition]
-        return _without(positions, recreated), lost
+        ids = {topic: known for topic, known in positions.ids.items() if topic not in recreated}
+        return Positions(ids, {one: at for one, at in positions.next.items() if one[0] not in recreated}), lost
 
     def _with_new(self, positions: Positions, upto: Clock | None, *, first: bool) -> tuple[Positions, list[Partition]]:
         """Return `positions` with those of new partitions added, and the new partitions; `upto` may hold these back."""
@@ -211,14 +201,6 @@ class KafkaCoordinator(SpoutCoordinator):
                 moved[partition] = end
         self._refuse_lost(lost)
         return replace(positions, next={**positions.next, **moved}), lost
-
-    def _refuse_missing(self, missing: Collection[Partition]) -> None:
-        if missing and not self._source.opaque:
-            names = ", ".join(map(named, sorted(missing)))
-            raise SpoutError(
-                f"spout {self._component!r}: {names}: not at {self._source.servers} any more; a transactional spout "
-                "needs all its partitions: restore them, or use OpaqueTransactionalKafkaSpout"
-            )
 
     def _refuse_lost(self, lost: Collection[Lost]) -> None:
         if lost and not self._source.opaque:
@@ -357,55 +339,4 @@ class KafkaCoordinator(SpoutCoordinator):
         """Close all clients; a client blocked on unavailable brokers is closed after its timeout."""
         if self._lag is not None:
             self._lag.close()
-        self._aside.close(self._close_reader)
-
-    def _close_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
-
-    def _sampler(self) -> Sampled:
-        self._view.check_mute()
-        if self._reader is None:
-            self._reader = RangeReader({**self._source.settings, **_SAMPLING}, self._source.isolation)
-        return self._reader
-
-
-class _LagTools:
-    """Writer of committed positions to a consumer group, for tools that show the lag."""
-
-    def __init__(self, source: KafkaSource, monotonic: Callable[[], float]) -> None:
-        self._source = source
-        self._monotonic = monotonic
-        self._group: GroupPositions | None = None
-        self._next = 0.0
-        self._unwritten: Mapping[Partition, int] = {}
-
-    def committed(self, positions: Mapping[Partition, int]) -> None:
-        self._unwritten = positions
-        if self._monotonic() >= self._next:
-            self._next = self._monotonic() + GROUP_EVERY
-            self._write(waiting=False)
-
-    def _write(self, *, waiting: bool) -> None:
-        if self._unwritten:
-            if self._group is None:
-                self._group = GroupPositions(self._source.settings, self._source.group or "")
-            self._group.write(self._unwritten, waiting=waiting)
-            self._unwritten = {}
-
-    def close(self) -> None:
-        self._write(waiting=True)
-        if self._group is not None:
-            self._group.close()
-
-
-def _numbers(topics: Mapping[str, Any], topic: str) -> Collection[int]:
-    return topics[topic].leaders if topic in topics else ()
-
-
-def _without(positions: Positions, topics: Collection[str]) -> Positions:
-    return Positions(
-        {topic: known for topic, known in positions.ids.items() if topic not in topics},
-        {partition: offset for partition, offset in positions.next.items() if partition[0] not in topics},
-    )
+        self._aside.close(self._view.close_sampler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,32 +26,27 @@ class Decoded(NamedTuple):
     bad: Mapping[int, str | Misfit]
 
 
-class Decoder(Protocol):
-    """Decoder of a column of bytes, which is shipped to the workers."""
+class Decoder:
+    """Base of the decoders of a column of bytes, which are shipped to the workers."""
 
     def check(self) -> None:
-        """Check the requirements before anything is written; raise `SpoutError` if one is missing."""
+        """Check the requirements, if any, before anything is written; raise `SpoutError` if one is missing."""
 
     def column(self, raw: Raw) -> Decoded:
         """Decode `raw`; None stays None."""
+        raise NotImplementedError
 
 
-class Bytes:
+class Bytes(Decoder):
     """Decoder that leaves bytes as they are."""
-
-    def check(self) -> None:
-        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
         """Return a binary column."""
         return Decoded(pa.array(raw, pa.binary()), {})
 
 
-class Text:
+class Text(Decoder):
     """Decoder of UTF-8 text."""
-
-    def check(self) -> None:
-        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
         """Return a column of strings."""
@@ -62,7 +57,7 @@ class Text:
             return Decoded(pa.array(values, pa.string()), bad)
 
 
-class Each:
+class Each(Decoder):
     """Decoder that calls a function for the bytes of every value; the function raises if it cannot decode them.
 
     Args:
@@ -72,15 +67,12 @@ class Each:
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
 
-    def check(self) -> None:
-        """Do nothing: there are no requirements."""
-
     def column(self, raw: Raw) -> Decoded:
         """Return a list of values."""
         return Decoded(*_one_by_one(raw, self._decode))
 
 
-class Avro:
+class Avro(Decoder):
     """Decoder of Avro values in Confluent's wire format, with schemas in a schema registry. Needs the extra ``avro``.
 
     Records become dicts. Schemas may refer to others. Each worker fetches each schema once.
@@ -121,7 +113,7 @@ class Avro:
         return Decoded(*_one_by_one(raw, self._opened().decode))
 
 
-class Fields:
+class Fields(Decoder):
     """Decoder of JSON objects with fields of declared types, which records have in place of the value.
 
     Args:
@@ -139,9 +131,6 @@ class Fields:
         made = copy(self)
         made.objects = JsonObjects({name: kind for name, kind in self.objects.types.items() if name in fields})
         return made
-
-    def check(self) -> None:
-        """Do nothing: there are no requirements."""
 
     def column(self, raw: Raw) -> Decoded:
         """Return a struct column; a record without an object is bad, too."""

@@ -96,34 +96,24 @@ def listed(topics: str | Sequence[str]) -> tuple[str, ...]:
 
 def checked_source(source: KafkaSource) -> KafkaSource:
     """Return `source` if it is valid; raise `SettingError` with all its faults if not."""
+    numbers = (
+        ("max_batch_rows", source.rows, (int,), "an int"),
+        ("max_batch_bytes", source.size, (int,), "an int"),
+        ("discover_seconds", source.discover, (int, float), "seconds"),
+        ("patience", source.patience, (int, float), "seconds"),
+    )
     faults = [
-        *(f"{name} is {value!r}, expected an int > 0" for name, value in _counts(source) if not _is_count(value)),
-        *(f"{name} is {value!r}, expected seconds > 0" for name, value in _seconds(source) if not _is_seconds(value)),
-        *_field_faults(source),
-        *_start_faults(source),
+        f"{name} is {value!r}, expected {what} > 0"
+        for name, value, kind, what in numbers
+        if not isinstance(value, kind) or isinstance(value, bool) or value <= 0
     ]
+    faults += [*_field_faults(source), *_start_faults(source)]
     if source.isolation not in ISOLATION:
         faults.append(f"isolation_level is {source.isolation!r}, expected one of {ISOLATION}")
     if faults:
         raise SettingError(f"kafka spout: {'; '.join(faults)}")
     check_settings({name: value for name, value in source.settings.items() if name != "bootstrap.servers"})
     return source
-
-
-def _counts(source: KafkaSource) -> list[tuple[str, Any]]:
-    return [("max_batch_rows", source.rows), ("max_batch_bytes", source.size)]
-
-
-def _seconds(source: KafkaSource) -> list[tuple[str, Any]]:
-    return [("discover_seconds", source.discover), ("patience", source.patience)]
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _field_faults(source: KafkaSource) -> list[str]:

@@ -1,4 +1,4 @@
-"""Offset ranges that a transaction reads from Kafka, as pure functions of positions and ends, and its metadata.
+"""Offset ranges that a transaction reads from Kafka: which, as functions of positions and ends, and its metadata.
 
 The metadata, version 1::
 
@@ -12,7 +12,7 @@ suffice to continue. ``from`` holds the first offset, for the partitions that th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,3 +196,45 @@ def shares(waiting: Mapping[Partition, int], budget: int) -> dict[Partition, int
         given[partition] = min(waiting[partition], budget // left)
         budget -= given[partition]
     return {partition: count for partition, count in sorted(given.items()) if count}
+
+
+SAMPLE = 100
+AGE = 10.0
+UNKNOWN = 1024.0
+LARGEST = 1 << 20
+"""Largest record by the brokers' default, in bytes: a batch that fits even such records needs no sample."""
+
+Sample = Callable[[Partition, Range], float | None]
+"""Function that returns the mean size of a record in a range, in bytes; None if it cannot be determined."""
+
+
+class Sizes:
+    """Estimates of record sizes, which turn a topic's budget in bytes into one in offsets.
+
+    Args:
+        rows: maximum number of offsets of a topic in a transaction.
+        size: maximum number of bytes, as an estimate.
+        sample: function that measures a range; called at most every `AGE` seconds for each topic.
+        monotonic: clock, in seconds.
+    """
+
+    def __init__(self, rows: int, size: int, sample: Sample, monotonic: Callable[[], float]) -> None:
+        self._rows = rows
+        self._size = size
+        self._sample = sample
+        self._monotonic = monotonic
+        self._known: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+
+    def budget(self, topic: str, waiting: Mapping[Partition, Range]) -> int:
+        """Return the maximum number of offsets of `topic` in a transaction; `waiting` holds the unread ranges."""
+        count = min(self._rows, sum(stop - start for start, stop in waiting.values()))
+        if count * LARGEST <= self._size:
+            return self._rows
+        if self._monotonic() >= self._due.get(topic, 0.0):
+            partition = max(waiting, key=lambda name: (waiting[name][1] - waiting[name][0], name))
+            start, stop = waiting[partition]
+            mean = self._sample(partition, (start, min(stop, start + SAMPLE)))
+            self._due[topic] = self._monotonic() + AGE
+            self._known[topic] = self._known.get(topic, UNKNOWN) if mean is None else max(1.0, mean)
+        return max(1, min(self._rows, int(self._size / self._known[topic])))

@@ -131,7 +131,13 @@ class _Piece:
             return self._decoded(name, bad)
         if name == "timestamp":
             return self._timestamp_column(bad)
-        return getattr(self, f"_{name}_column")()
+        if name == "offset":
+            return pa.array(self.offsets)
+        if name == "headers":
+            every = (message.headers() or () for message in self._messages)
+            return pa.array([[{"key": key, "value": value} for key, value in one] for one in every], HEADERS)
+        place = dict(zip(("topic", "partition"), self._partition, strict=True))
+        return pa.repeat(pa.scalar(place[name]), len(self._messages))
 
     def _decoded(self, name: str, bad: dict[int, Misfit]) -> Any:
         decoder = self._source.key if name == "key" else self._source.value
@@ -141,15 +147,6 @@ class _Piece:
             fault.column = why.column if isinstance(why, Misfit) else name
         return decoded.column
 
-    def _topic_column(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._partition[0], pa.string()), len(self._messages))
-
-    def _partition_column(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._partition[1], pa.int64()), len(self._messages))
-
-    def _offset_column(self) -> pa.Array:
-        return pa.array(self.offsets)
-
     def _timestamp_column(self, bad: dict[int, Misfit]) -> pa.Array:
         times = [_micros(message) for message in self._messages]
         for row, time in enumerate(times):
@@ -158,9 +155,6 @@ class _Piece:
                 fault.column = "timestamp"
                 times[row] = None
         return pa.array(times, pa.int64()).cast(TIME)
-
-    def _headers_column(self) -> pa.Array:
-        return pa.array([_headers(message) for message in self._messages], HEADERS)
 
     def _refuse(self, bad: Mapping[int, Misfit], collector: Collector) -> None:
         rows = sorted(bad)
@@ -179,10 +173,6 @@ class _Piece:
 def _micros(message: Any) -> int | None:
     kind, millis = message.timestamp()
     return None if kind == 0 else millis * 1000
-
-
-def _headers(message: Any) -> list[dict[str, Any]]:
-    return [{"key": key, "value": value} for key, value in message.headers() or ()]
 
 
 def _base64(data: bytes | None) -> str | None:

@@ -14,11 +14,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from txstorm.clients.delta.archive import Archiving, Shortening
+from txstorm.clients.delta.data_files import STATS_COLUMNS
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.features import append_only_text
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.clients.delta.log import checkpoint_after
-from txstorm.clients.delta.stats import STATS_COLUMNS
 from txstorm.clients.files import renew, sync_file, sync_names
 from txstorm.errors import TableCorrupt, TableRefused
 from txstorm.storage.rows.schema import OP, schema_differences

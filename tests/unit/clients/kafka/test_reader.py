@@ -91,9 +91,15 @@ def test_a_partition_without_records_is_reported_although_records_of_others_keep
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 
 
+def write_positions():
+    group = GroupPositions(NOWHERE, "g")
+    group.committed({("a", 0): 7})
+    group.close()
+
+
 @pytest.mark.parametrize(
     "use",
-    [lambda: RangeReader(NOWHERE).close(), lambda: GroupPositions(NOWHERE, "g").close(), lambda: check_settings({})],
+    [lambda: RangeReader(NOWHERE).close(), write_positions, lambda: check_settings({})],
     ids=["reader", "group", "settings"],
 )
 def test_a_consumer_that_never_closes_blocks_nothing(monkeypatch, caplog, use):

@@ -25,8 +25,7 @@ from txstorm.bolts import SumByKey
 from txstorm.engine.local import LocalEngine
 from txstorm.errors import SettingError, SpoutError, TopologyError
 from txstorm.replay.audit import audit
-from txstorm.replay.ranges import Span
-from txstorm.replay.recording import Recording
+from txstorm.replay.recording import Recording, Span
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import DeltaSpout, MemoryTransactionalSpout
 from txstorm.spouts.delta.reading import read_share

@@ -13,8 +13,7 @@ from txstorm import NOT_READY, SourceFacts
 from txstorm.errors import SpoutError
 from txstorm.spouts.kafka.brokers import Offsets
 from txstorm.spouts.kafka.coordinator import KafkaCoordinator
-from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, plan_ranges, ranges_of, shares
-from txstorm.spouts.kafka.sizes import Sizes
+from txstorm.spouts.kafka.ranges import Batch, Lost, Positions, Sizes, plan_ranges, ranges_of, shares
 
 
 def coordinator(brokers: Brokers, *, clock: Clock | None = None, patience: float = 60, **options) -> KafkaCoordinator:

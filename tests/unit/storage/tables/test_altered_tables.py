@@ -13,7 +13,7 @@ from table_steps import decided, words_read
 
 from txstorm import faults
 from txstorm.errors import BlockedError, StateError, TableCorrupt
-from txstorm.recovery.table_checks import roll_forward
+from txstorm.recovery.take_over import roll_forward
 from txstorm.state.store import StateStore
 
 TABLES = {"changes": "changes/counts", "merge": "state/counts"}

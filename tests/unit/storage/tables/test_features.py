@@ -13,7 +13,7 @@ from upkeep_cases import keep_up, small
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, TableRefused
 from txstorm.recovery.rewind import plan_table
-from txstorm.recovery.table_checks import check_tables, raise_epochs, roll_forward
+from txstorm.recovery.take_over import check_tables, raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_sink, read_state
 from txstorm.storage.tables.directory import Directory
 from txstorm.storage.tables.history import append_history, check_history, read_history

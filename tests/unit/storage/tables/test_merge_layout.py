@@ -25,7 +25,7 @@ from txstorm.api.state import KeyedState, SinkTable
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import BlockedError, FencedError, StateError, TableCorrupt
 from txstorm.recovery.lost_ledger import find_tables, unfinished_group
-from txstorm.recovery.table_checks import raise_epochs, roll_forward
+from txstorm.recovery.take_over import raise_epochs, roll_forward
 from txstorm.results.read import read_changes, read_sink
 from txstorm.results.spark_views import views
 from txstorm.state.index.index import Bounds

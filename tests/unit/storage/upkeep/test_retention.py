@@ -15,7 +15,7 @@ from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import FencedError, StateError
 from txstorm.lanes import Inline
-from txstorm.recovery.table_checks import roll_forward
+from txstorm.recovery.take_over import roll_forward
 from txstorm.results.read import read_changes, read_sink
 from txstorm.runtime.batches.wall_clock import StampClock
 from txstorm.runtime.maintenance import Retention

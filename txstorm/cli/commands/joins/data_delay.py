@@ -146,7 +146,7 @@ def collect(
 
 def _settings(path: Path | None) -> dict[str, str]:
     """Return the client settings in a file of lines NAME=VALUE; an error shows no value, which may be a password."""
-    from txstorm.clients.file_settings import code_faults
+    from txstorm.clients.config_files import code_faults
     from txstorm.clients.kafka.cluster import check_settings
 
     settings: dict[str, str] = {}
