@@ -19,8 +19,7 @@ from servers.running import ZooKeeper, start_zookeeper
 from servers.tls import certificate
 from servers.zookeeper import is_write
 
-from txstorm.clients.zookeeper.operations import Unreachable
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
+from txstorm.clients.zookeeper.operations import Unreachable, ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import DataDirectoryError, FencedError, HeldError, InputError, LedgerCorrupt
 from txstorm.ledger.credentials import AUTH

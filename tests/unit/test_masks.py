@@ -11,7 +11,7 @@ from topology_samples import word_count
 
 from txstorm.books.origin import origin_of
 from txstorm.clients.redis.connection import RedisAddress
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
+from txstorm.clients.zookeeper.operations import ZooKeeperOptions
 from txstorm.joins.stores.redis_store import RedisStore
 from txstorm.joins.stores.rest_store import RestStore
 from txstorm.masks import masked_text, masked_url

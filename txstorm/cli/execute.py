@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,25 +31,6 @@ POLL = 0.2
 
 
 @dataclass(frozen=True)
-class Request:
-    """Arguments of a run; see `txstorm.run`."""
-
-    engine: str = "spark"
-    data_dir: str | Path | None = None
-    available_now: bool = False
-    until_txid: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    journal: str | Path | None = None
-    target: str | None = None
-    ledger: str | None = None
-    standby: bool = False
-    drop: Sequence[str] | None = None
-    end_of_input: bool = False
-    accept_clock: bool = False
-    want: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True)
 class Ending:
     """Result of a run.
 
@@ -71,13 +52,15 @@ class Ending:
 
 def execute(
     topology: Topology,
-    request: Request,
     console: Console | None = None,
     beside: Callable[[], Sequence[RenderableType]] = lambda: (),
+    *,
+    standby: bool = False,
+    **options: Any,
 ) -> Ending:
     """Run `topology` to completion, with progress on `console` (default: standard error); a signal stops the run.
 
-    `beside` returns what a front end shows below the live table.
+    `beside` returns what a front end shows below the live table; `options` are those of `txstorm.run`.
 
     Raises:
         TxstormError: the run could not start: bad input, or another run holds the data directory.
@@ -86,22 +69,7 @@ def execute(
     started = time.monotonic()
     screen = screen_for(console or stderr())
     with Interrupts(screen.say) as interrupts:
-        handle = run(
-            topology,
-            engine=request.engine,
-            data_dir=request.data_dir,
-            available_now=request.available_now,
-            until_txid=request.until_txid,
-            settings=request.settings or None,
-            journal=request.journal,
-            target=request.target,
-            ledger=request.ledger,
-            standby=screen.say if request.standby else False,
-            drop=request.drop or (),
-            end_of_input=request.end_of_input,
-            accept_clock=request.accept_clock,
-            want=request.want,
-        )
+        handle = run(topology, standby=screen.say if standby else False, **options)
         interrupts.attach(handle)
         _follow(handle, screen, interrupts, Watcher(handle, beside))
     document = document_of(handle, time.monotonic() - started)

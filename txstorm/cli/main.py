@@ -27,7 +27,7 @@ from txstorm.cli.commands import (
     time_travel,
     windows,
 )
-from txstorm.cli.commands.dadstorm import language, network_drill, network_views, pcs, run_network
+from txstorm.cli.commands.dadstorm import language, network_views, run_network
 from txstorm.cli.commands.hailstorm import samples, snapshots
 from txstorm.cli.commands.joins import data_delay, join, store_server
 from txstorm.errors import InputError
@@ -117,8 +117,8 @@ for _command in (
     network_views.status,
     network_views.output,
     network_views.log,
-    pcs.pcs,
-    network_drill.drill,
+    run_network.pcs,
+    run_network.drill,
 ):
     language.dadstorm_app.command()(_command)
 app.add_typer(language.dadstorm_app, name="dadstorm")

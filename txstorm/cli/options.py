@@ -61,6 +61,17 @@ Ledger = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON, even after an error.")]
+Txid = Annotated[
+    int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
+]
+Code = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:ATTRIBUTE",
+        show_default="as recorded, once you confirm it at a terminal",
+        help="The code, in the form of txstorm run.",
+    ),
+]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(

@@ -217,7 +217,12 @@ def _answered(books: Books, request: Request, waiting: Waiting) -> Answer | None
     until = waiting.until()
     version = _open_request(books, request, waiting)
     try:
-        answer = _waited(books, request, waiting, until)
+        while True:  # until the response is there, the run has ended, or the deadline has passed
+            live = books.ledger.holder() is not None
+            answer = read_answer(books.ledger, request.id)
+            if answer is not None or not live or waiting.lanes.monotonic() >= until:
+                break
+            waiting.lanes.sleep(LOOK)
     finally:
         withdrawn = books.put_if([no_request(version)], {})
     if not withdrawn:  # the run has taken it, and has answered in the same commit
@@ -241,16 +246,6 @@ def _open_request(books: Books, request: Request, waiting: Waiting) -> int:
         f"{request.command}: {first or 'another command'} is under way and not answered yet; commands are carried out "
         f"one at a time: give it again when that one has ended, at the latest after {PATIENCE:g} s"
     )
-
-
-def _waited(books: Books, request: Request, waiting: Waiting, until: float) -> Answer | None:
-    """Wait for the response; None if the run has ended or the deadline `until` has passed."""
-    while True:
-        live = books.ledger.holder() is not None
-        answer = read_answer(books.ledger, request.id)
-        if answer is not None or not live or waiting.lanes.monotonic() >= until:
-            return answer
-        waiting.lanes.sleep(LOOK)
 
 
 def _not_running(books: Books, data_dir: str | Path, command: str) -> NotRunningError:
@@ -293,27 +288,19 @@ def abandon(data_dir: str | Path, txid: int) -> dict[str, Any]:
     """
     directory = topology_in(data_dir)
     with opened_books(directory, lease="txstorm repair") as books:
-        return _abandon(directory, books, txid)
-
-
-def _abandon(data_dir: Path, books: Books, txid: int) -> dict[str, Any]:
-    group = _group_of(data_dir, books, txid)
-    dropped = [intent for intent in books.live_intents() if intent.first >= group.first]
-    epoch = books.raise_epoch()
-    owner = TopologyIdentity(group.topology, group.incarnation, group.timeline)
-    unreached = raise_reachable(data_dir, books.tables(), owner, epoch)
-    # Checked after the epoch is raised: a group that is not published now can no longer be published.
-    for intent in dropped:
-        _check_unpublished(data_dir, intent)
-    books.abandon(dropped)
-    log.warning("txids %s-%s are abandoned", group.first, dropped[-1].last)
-    return {
-        "topology": group.topology,
-        "abandoned": [group.first, dropped[-1].last],
-        "epoch": epoch,
-        "currtx": books.currtx(),
-        "unreached": unreached,
-    }
+        group = _group_of(directory, books, txid)
+        dropped = [intent for intent in books.live_intents() if intent.first >= group.first]
+        epoch = books.raise_epoch()
+        owner = TopologyIdentity(group.topology, group.incarnation, group.timeline)
+        unreached = raise_reachable(directory, books.tables(), owner, epoch)
+        # Checked after the epoch is raised: a group that is not published now can no longer be published.
+        for intent in dropped:
+            _check_unpublished(directory, intent)
+        books.abandon(dropped)
+        txids = [group.first, dropped[-1].last]
+        log.warning("txids %s-%s are abandoned", *txids)
+        facts = {"epoch": epoch, "currtx": books.currtx(), "unreached": unreached}
+        return {"topology": group.topology, "abandoned": txids, **facts}
 
 
 def _group_of(data_dir: Path, books: Books, txid: int) -> Intent:

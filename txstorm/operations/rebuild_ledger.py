@@ -127,28 +127,23 @@ def rebuild(directory: Path) -> Rebuilt:
     committed = found.last if intent is None else intent.first - 1
     history, unknown = _history(found, committed)
     known = {one.txid: one for group in found.groups.values() for one in group[0].records}
+    tables = {uri: table.last_txid() for uri, table in found.tables.items()}
+    for one in () if intent is None else intent.tables:
+        if one.uri in tables:
+            tables[one.uri] = one.previous
+    # Only its commit mark records the last txid of a map or outlet.
+    tables |= dict.fromkeys((ref.uri for ref in outside_refs(directory)), UNKNOWN)
     return Rebuilt(
         Identity(found.topology, found.incarnation, found.timeline),
         found.epoch,
         committed + 1,
         _metadata(found, known),
-        {**{uri: _last(found, uri, intent) for uri in found.tables}, **_outside(directory)},
+        tables,
         intent,
         history,
         unknown,
         Dropped(found.dropped),
     )
-
-
-def _outside(directory: Path) -> dict[str, int]:
-    """Map each map and outlet to `UNKNOWN`, since only its commit mark records its last txid."""
-    return {ref.uri: UNKNOWN for ref in outside_refs(directory)}
-
-
-def _last(found: Found, uri: str, intent: Intent | None) -> int:
-    """Return the last txid of a table before the unfinished group."""
-    previous = {one.uri: one.previous for one in intent.tables} if intent is not None else {}
-    return previous.get(uri, found.tables[uri].last_txid())
 
 
 def _metadata(found: Found, known: Mapping[int, TxidRecord]) -> dict[int, Meta]:

@@ -56,7 +56,9 @@ def restore_savepoint(
     target, directory = local_directory(new_dir), topology_in(data_dir)
     with opened_books(directory, read_only=True) as books:
         found = find_savepoint(directory, books, name)
-        owner = TopologyIdentity(_checked_id(topology or found.topology), uuid.uuid4().hex)
+        owner = TopologyIdentity(topology or found.topology, uuid.uuid4().hex)
+        if fault := name_fault("topology", owner.topology):
+            raise InputError(fault)
         made = _beside(target)
         try:
             tables = clone_tables(directory, found, made, owner, int(clock() * 1000))
@@ -75,12 +77,6 @@ def restore_savepoint(
         "tables": sorted(tables),
         "outside": list(found.outside),
     }
-
-
-def _checked_id(topology: str) -> str:
-    if fault := name_fault("topology", topology):
-        raise InputError(fault)
-    return topology
 
 
 def _beside(target: Path) -> Path:

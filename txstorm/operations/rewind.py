@@ -87,32 +87,29 @@ def rewind_to(directory: Path, txid: int, keep: Sequence[str], lanes: Lanes) -> 
     """Roll back the tables in `directory`, as `rewind` does; `lanes` run the work on several tables."""
     with opened_books(directory, lease="txstorm rewind", lanes=lanes) as books:
         finish_rewind(directory, books, lanes)
-        return _rewind(directory, books, txid, keep, lanes)
-
-
-def _rewind(directory: Path, books: Books, txid: int, keep: Sequence[str], lanes: Lanes) -> dict[str, Any]:
-    identity = books.identity()
-    if identity is None:
-        raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to rewind")
-    outside = _outside(directory, books)
-    _check_wanted(directory, books, txid)
-    check_in_history(directory, books, txid)
-    _check_outside(directory, books, outside, keep)
-    place = Directory(directory, books.check_leads)
-    check(place, books, identity)
-    take_over(place, books, identity)
-    faults.point("rewind.before")
-    row = _row(directory, identity, txid)
-    last = books.currtx() - 1
-    decided = _carried_out(place, books, identity, txid, row, _planned(place, books.epoch, identity, txid), lanes)
-    return {
-        "topology": identity.topology,
-        "txid": txid,
-        "timeline": decided.timeline,
-        "taken_back": [txid + 1, last],
-        "tables": [table.uri for table in decided.tables],
-        "kept": sorted(outside),
-    }
+        identity = books.identity()
+        if identity is None:
+            raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to rewind")
+        outside = _outside(directory, books)
+        _check_wanted(directory, books, txid)
+        check_in_history(directory, books, txid)
+        _check_outside(directory, books, outside, keep)
+        place = Directory(directory, books.check_leads)
+        check(place, books, identity)
+        take_over(place, books, identity)
+        faults.point("rewind.before")
+        row = _row(directory, identity, txid)
+        last = books.currtx() - 1
+        tables = _planned(place, books.epoch, identity, txid)
+        decided = _carried_out(place, books, identity, txid, row, tables, lanes)
+        return {
+            "topology": identity.topology,
+            "txid": txid,
+            "timeline": decided.timeline,
+            "taken_back": [txid + 1, last],
+            "tables": [table.uri for table in decided.tables],
+            "kept": sorted(outside),
+        }
 
 
 def _carried_out(
@@ -205,17 +202,14 @@ def _outside(directory: Path, books: Books) -> set[str]:
     return (recorded | staged) - books.dropped().tables.keys()
 
 
-def _is_hooks(directory: Path, uri: str) -> bool:
-    """Return whether there are only hooks of a stateful bolt, whose state is a table: there is nothing to take back."""
-    return table_ref(uri).kind == CHECKPOINT and not (directory / uri / STATES_FILE).exists()
-
-
 def _check_outside(directory: Path, books: Books, outside: Collection[str], keep: Sequence[str]) -> None:
     names = {uri: uri.partition("/")[2] for uri in outside}
     if unknown := [name for name in keep if name not in names.values() and name not in names]:
         known = ", ".join(sorted(names.values())) or "none"
         raise InputError(f"{directory}: no map or outlet {unknown[0]!r} to keep; there are {known}")
-    asked = {uri: name for uri, name in names.items() if not _is_hooks(directory, uri)}
+    # Of a stateful bolt with hooks only, whose state is a table, there is nothing to take back.
+    hooks = {one for one in names if table_ref(one).kind == CHECKPOINT and not (directory / one / STATES_FILE).exists()}
+    asked = {uri: name for uri, name in names.items() if uri not in hooks}
     if missing := sorted(uri for uri, name in asked.items() if name not in keep and uri not in keep):
         raise InputError(
             f"{directory}: {', '.join(missing)} cannot be taken back, being in another system; with --keep "

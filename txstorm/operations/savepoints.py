@@ -72,7 +72,15 @@ def make_savepoint(
     """Create a savepoint, as `create_savepoint` does, from the tables in `directory`; see `record_savepoint`."""
     check_name(directory, books, name)
     made = record_savepoint(directory, books, _made(directory, books, name, txid, clock, number), beside)
-    _check_kept(directory, books, made)
+    try:  # a version may have been removed meanwhile
+        assert books.savepoints()[made.name] == made
+        check_in_history(directory, books, made.txid)
+        for uri, table in made.tables.items():
+            DeltaHandle.open(directory / uri, table.version)
+    except TxstormError as error:
+        books.put_if([Delete(savepoint_path(made.name))], {})
+        msg = f"savepoint {made.name!r}: txid {made.txid} was removed while it was made: {error}; ask for a later txid"
+        raise InputError(msg) from error
     return made
 
 
@@ -378,19 +386,3 @@ def _tables(directory: Path, txid: int, committed: int) -> dict[str, SavedTable]
     for ref in [*appended, LETTERS_REF] if has_letters(directory) else appended:
         found[ref.uri] = SavedTable(DeltaHandle.open(directory / ref.uri, once=True).version)
     return found
-
-
-def _check_kept(directory: Path, books: Books, made: Savepoint) -> None:
-    """Check that no version was removed while the savepoint was created.
-
-    If one was, delete the savepoint and raise `InputError`.
-    """
-    try:
-        assert books.savepoints()[made.name] == made
-        check_in_history(directory, books, made.txid)
-        for uri, table in made.tables.items():
-            DeltaHandle.open(directory / uri, table.version)
-    except TxstormError as error:
-        books.put_if([Delete(savepoint_path(made.name))], {})
-        msg = f"savepoint {made.name!r}: txid {made.txid} was removed while it was made: {error}; ask for a later txid"
-        raise InputError(msg) from error

@@ -99,9 +99,7 @@ def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> I
 def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint, bound: int) -> None:
     owner = table.owner
     info = {
-        "topology": owner.topology,
-        "incarnation": owner.incarnation,
-        "timeline": owner.timeline,
+        **owner.info(),
         "kind": RESTORED,
         "epoch": 0,
         "as_of": savepoint.txid,

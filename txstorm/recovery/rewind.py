@@ -7,7 +7,8 @@ it does anything else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -137,8 +138,15 @@ class _Files:
 
     def txids(self, path: str) -> tuple[int, int]:
         """Read the txid range from the file's footer or, if that lacks statistics, from its rows."""
-        with _Reading(self._table, path):
-            return _txids(self._file(path))
+        with _reading(self._table, path):
+            file = self._file(path)
+            groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+            columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+            found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
+            if found and all(one is not None and one.has_min_max for one in found):
+                return min(one.min for one in found), max(one.max for one in found)
+            ends = pc.min_max(file.read([TXID.name])[TXID.name]).as_py()
+            return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
 
     def kept(self, paths: Sequence[str], txid: int) -> tuple[DataFile, ...]:
         """Write the rows of the given files up to `txid` durably to one new file; return it."""
@@ -146,7 +154,7 @@ class _Files:
         return tuple(written(self._table.path, rows, self._epoch, self._now, TXID.name))
 
     def _rows(self, path: str, txid: int) -> pa.Table:
-        with _Reading(self._table, path):
+        with _reading(self._table, path):
             schema = self._table.handle.schema
             kept = self._file(path).read().filter(pc.field(TXID.name) <= txid)
             return restored(kept.select(schema.names), schema)
@@ -156,17 +164,6 @@ class _Files:
         check_file(file)
         check_seal(file)
         return pq.ParquetFile(file, page_checksum_verification=True)
-
-
-def _txids(file: pq.ParquetFile) -> tuple[int, int]:
-    """Return the lowest and highest txid of a file's rows, from the footer's statistics if it has any."""
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    found = [column.statistics for column in columns if column.path_in_schema == TXID.name]
-    if found and all(one is not None and one.has_min_max for one in found):
-        return min(one.min for one in found), max(one.max for one in found)
-    ends = pc.min_max(file.read([TXID.name])[TXID.name]).as_py()
-    return (0, 0) if ends["max"] is None else (ends["min"], ends["max"])
 
 
 def _state(table: TransactionalTable, txid: int) -> RewoundTable:
@@ -190,15 +187,7 @@ def _state(table: TransactionalTable, txid: int) -> RewoundTable:
 def _commit(table: TransactionalTable, rewind: Rewind, todo: RewoundTable, epoch: int, now: int) -> Commit:
     owner = rewind.owner
     current = {file.path: file for file in table.log.files()}
-    info = {
-        "topology": owner.topology,
-        "incarnation": owner.incarnation,
-        "timeline": owner.timeline,
-        "kind": RESTORED,
-        "epoch": epoch,
-        "as_of": todo.as_of,
-        "rewind": rewind.txid,
-    }
+    info = {**owner.info(), "kind": RESTORED, "epoch": epoch, "as_of": todo.as_of, "rewind": rewind.txid}
     adds = [file for file in todo.adds if file.path not in current]
     removes = [current[path] for path in todo.removes if path in current]
     since, until = min(table.since(), rewind.txid), table.until()
@@ -220,18 +209,12 @@ def _check_moved(table: TransactionalTable, cause: TableCorrupt) -> None:
         raise BlockedError(f"table {table.ref.uri}: cannot rewind it: {cause}") from cause
 
 
-class _Reading:
-    """Context manager that turns read errors into a `TableCorrupt` that names the file."""
-
-    def __init__(self, table: DeltaTableState, path: str) -> None:
-        self._table, self._path = table, path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | pa.ArrowException):
-            raise _unreadable(self._table, self._path, str(error)) from error
+@contextmanager
+def _reading(table: DeltaTableState, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(table, path, str(error)) from error
 
 
 def _unreadable(table: TransactionalTable, path: str, why: str) -> TableCorrupt:

@@ -16,7 +16,6 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.external import ManagedState, MapState
 from txstorm.api.join_store import StoreUse
 from txstorm.books.data_directory import check_readable
-from txstorm.books.records import Identity
 from txstorm.engine.port import SOURCE, Pack, TxidInput
 from txstorm.engine.program import Program
 from txstorm.errors import InputError
@@ -69,7 +68,11 @@ class Recording:
 
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = check_readable(data_dir)
-        self.identity = self._identity()
+        identity = identity_of(self.data_dir)
+        if identity is None:
+            msg = f"{self.data_dir}: its ledger has no identity; no topology has ever completed its start here"
+            raise InputError(msg)
+        self.identity = identity
         self.origin = origin_recorded(self.data_dir)
         self.committed = checked_txid(self.data_dir)
         self._rows = read_directory_history(self.data_dir)
@@ -124,13 +127,6 @@ class Recording:
                 f"topology {topology.id!r} cannot be replayed: {kept_elsewhere}; the earlier content of such a "
                 "store is not kept, and a replay would change it: name code without it with --topology"
             )
-
-    def _identity(self) -> Identity:
-        identity = identity_of(self.data_dir)
-        if identity is None:
-            msg = f"{self.data_dir}: its ledger has no identity; no topology has ever completed its start here"
-            raise InputError(msg)
-        return identity
 
 
 def _diverted(letters: pa.Table | None) -> dict[int, tuple[str, ...]]:

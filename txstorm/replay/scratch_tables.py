@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -139,7 +140,9 @@ class ReplayTables:
             for uri, (since, until) in lives.items()
             if since < txid and (until is None or (txid <= until and uri in replayed))
         ]
-        return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), self._keys(uri)) for uri in right}
+        declared = {one.ref.uri: one.keys.names for one in self._members if not isinstance(one, SinkGroup)}
+        keys = {**declared, **self._committed.kinds}
+        return {uri: Rows(self._committed.of(uri, txid), replayed.get(uri), keys.get(uri)) for uri in right}
 
     def not_reproduced(self, rows: Mapping[str, Rows]) -> str | None:
         """Return why a transaction with these rows need not give them again; see `Committer`."""
@@ -155,10 +158,6 @@ class ReplayTables:
             if rows is not None and rows.num_rows:
                 index.load(rows)
 
-    def _keys(self, uri: str) -> Sequence[str] | None:
-        declared = {one.ref.uri: one.keys.names for one in self._members if not isinstance(one, SinkGroup)}
-        return self._committed.kinds.get(uri, declared.get(uri))
-
 
 class Committed:
     """Rows written by the recorded run, read one range of txids at a time.
@@ -169,27 +168,20 @@ class Committed:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
         self._readers: dict[str, Callable[[int, int], pa.Table]] = {}
         self.kinds: dict[str, Sequence[str] | None] = {}
         for name in list_states(data_dir):
             if keeps_no_changes(data_dir, name):
                 raise no_changes(name)
             self.kinds[TableRef(CHANGES, name).uri] = key_names(data_dir, name)
-            self._readers[TableRef(CHANGES, name).uri] = self._changes(name)
+            self._readers[TableRef(CHANGES, name).uri] = partial(read_changes, data_dir, name)
         for name in list_sinks(data_dir):
             self.kinds[TableRef(SINK, name).uri] = None
-            self._readers[TableRef(SINK, name).uri] = self._sink(name)
+            self._readers[TableRef(SINK, name).uri] = partial(read_sink, data_dir, name)
         opened = [open_table(data_dir, table_ref(uri)) for uri in self.kinds]
         self.lives = {one.ref.uri: (one.since(), one.until()) for one in opened}
         self._read: Mapping[str, pa.Table] = {}
         self._range = range(0)
-
-    def _changes(self, name: str) -> Callable[[int, int], pa.Table]:
-        return lambda first, last: read_changes(self._data_dir, name, first, last)
-
-    def _sink(self, name: str) -> Callable[[int, int], pa.Table]:
-        return lambda first, last: read_sink(self._data_dir, name, first, last)
 
     def read(self, first: int, last: int) -> None:
         """Read the rows of txids `first` to `last`."""

@@ -45,11 +45,17 @@ class TableView:
     """Base class of the views of states and sinks: returns the rows in several forms.
 
     Every call reads the current content of the directory.
+
+    Args:
+        data_dir: the data directory of a topology.
+        name: the table.
+        txid: the transaction to read as of; None: the last one at the time of each call.
     """
 
-    def __init__(self, data_dir: str | Path, name: str) -> None:
+    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
         self.data_dir = Path(data_dir)
         self.name = name
+        self._txid = txid
 
     def to_arrow(self) -> pa.Table:
         """Read the rows as a `pyarrow.Table`."""
@@ -71,6 +77,9 @@ class TableView:
         """Read the rows as a list of dictionaries."""
         return list(self.to_arrow().to_pylist())
 
+    def __repr__(self) -> str:
+        return f"<{self} in {self.data_dir}>"
+
     def _repr_html_(self) -> str:
         return table_html(self.to_arrow(), str(self))
 
@@ -78,18 +87,9 @@ class TableView:
 class StateView(TableView):
     """View of a keyed state: key and value columns, one row per key, sorted by key.
 
-    Args:
-        data_dir: the data directory of a topology.
-        name: the state.
-        txid: the transaction to read as of; None: the last committed one at the time of each call.
-
     Raises:
         StateError: (by the reading methods) there is no such state, or the txid is not committed or no longer kept.
     """
-
-    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
-        super().__init__(data_dir, name)
-        self._txid = txid
 
     @property
     def txid(self) -> int:
@@ -125,26 +125,13 @@ class StateView(TableView):
         when = "the last committed txid" if self._txid is None else f"txid {self._txid}"
         return f"state {self.name} as of {when}"
 
-    def __repr__(self) -> str:
-        return f"<{self} in {self.data_dir}>"
-
     def _repr_html_(self) -> str:
         rows = self.to_arrow()
         return table_html(rows, f"state {self.name} as of txid {txid_of(rows)}")
 
 
 class _AppendedView(TableView):
-    """View of a table to which rows are only appended, up to a transaction.
-
-    Args:
-        data_dir: the data directory of a topology.
-        name: the table.
-        txid: the last transaction to read; None: all published ones.
-    """
-
-    def __init__(self, data_dir: str | Path, name: str, txid: int | None = None) -> None:
-        super().__init__(data_dir, name)
-        self._txid = txid
+    """View of a table to which rows are only appended: up to a transaction, or all published ones."""
 
     def _last(self, uri: str) -> int | None:
         committed = checked_txid(self.data_dir, uri)
@@ -156,9 +143,6 @@ class _AppendedView(TableView):
     @property
     def _when(self) -> str:
         return "" if self._txid is None else f" as of txid {self._txid}"
-
-    def __repr__(self) -> str:
-        return f"<{self} in {self.data_dir}>"
 
 
 class SinkView(_AppendedView):

@@ -10,7 +10,7 @@ from spout_samples import Pass
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.books.savepoint import SavedTable, Savepoint
-from txstorm.cli.execute import Request, execute, summarise
+from txstorm.cli.execute import execute, summarise
 from txstorm.cli.output import WIDE, grid
 from txstorm.display import Facts, facts
 from txstorm.monitor.progress import Snapshot, TransactionProgress
@@ -108,9 +108,8 @@ def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
     builder.set_bolt("behind", Pass()).shuffle_grouping("forgets")  # has no input: not the cause
     builder.set_bolt("alone", Forgets()).shuffle_grouping("numbers")  # has no subscribers
     builder.set_bolt("keep", DeltaSink("rows", {"n": int})).global_grouping("behind").global_grouping("passes")
-    request = Request(engine="local", data_dir=tmp_path / "data", available_now=True)
-    file = io.StringIO()
-    ending = execute(builder.build_topology(), request, Console(file=io.StringIO()))
+    file, options = io.StringIO(), {"engine": "local", "data_dir": tmp_path / "data", "available_now": True}
+    ending = execute(builder.build_topology(), Console(file=io.StringIO()), **options)
     assert ending.error is None
     assert ending.document["silent"] == ["forgets"]
     assert ending.document["input_rows"] == 2

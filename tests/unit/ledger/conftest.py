@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import txstorm.errors
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
+from txstorm.clients.zookeeper.operations import ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.ledger.delta.ledger import DeltaLedger
 from txstorm.ledger.memory import MemoryLedger

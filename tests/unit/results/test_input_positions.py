@@ -9,8 +9,8 @@ import pytest
 
 from txstorm import BatchBolt, Committer, KeyedState, TransactionalTopologyBuilder
 from txstorm.errors import StateError
+from txstorm.operations.rewind_target import InputPosition, input_positions, timed_components
 from txstorm.results.joins import store_parts_in
-from txstorm.results.positions import InputPosition, input_positions, timed_components
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.testing import FeedSpout, TopologyTestDriver
 from txstorm.windows.records import ComponentRecord

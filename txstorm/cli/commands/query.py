@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, Txid, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,9 +24,7 @@ SHOWN_TXIDS = 20
 def state(
     data_dir: DataDir,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The state.")],
-    txid: Annotated[
-        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
-    ] = None,
+    txid: Txid = None,
     clock: Annotated[
         str | None, typer.Option(metavar="JSON", help="As of this clock of the source.", show_default=False)
     ] = None,
@@ -188,9 +186,6 @@ def _parsed(text: str | None) -> Any:
 
 
 SHOWN_EACH = 10
-Txid = Annotated[
-    int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
-]
 Limit = Annotated[int, typer.Option(metavar="N", min=0, help="Rows to show at most, without --json.")]
 
 

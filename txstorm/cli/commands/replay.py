@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import Json, Ledger
+from txstorm.cli.options import Code, Json, Ledger
 
 if TYPE_CHECKING:
     from txstorm.cli.debugger import WindowStop
@@ -36,14 +36,7 @@ def replay(
         str | None, typer.Argument(metavar="[DATA_DIR]", show_default=False, help="The data directory of the topology.")
     ] = None,
     txid: Annotated[int | None, typer.Option(metavar="N", help="The committed transaction to replay.")] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:ATTRIBUTE",
-            show_default="as recorded, once you confirm it at a terminal",
-            help="The code, in the form of txstorm run.",
-        ),
-    ] = None,
+    topology: Code = None,
     pdb: Annotated[bool, typer.Option("--pdb", help="Start the debugger where user code raises.")] = False,
     breaks: Annotated[
         list[str] | None,

@@ -38,6 +38,8 @@ Exit codes: 0 done, 1 the topology failed, 2 bad input, 3 held by another run or
 Settings for --set: txstorm settings
 """
 
+PASSED_ON = "data_dir available_now until_txid journal target ledger standby end_of_input accept_clock".split()
+"""Options of the command that are those of `txstorm.run`."""
 Standby = Annotated[
     bool,
     typer.Option(
@@ -135,7 +137,7 @@ def run_target(
     """
     if given.until_txid is not None and (given.available_now or given.end_of_input):
         raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")
-    from txstorm.cli.execute import Request, conclude, execute
+    from txstorm.cli.execute import conclude, execute
     from txstorm.cli.output import log_to, print_text, stderr
     from txstorm.cli.target import load, pipeline
 
@@ -146,9 +148,9 @@ def run_target(
     log_to(console, given.log_level)
     changes = settings_of(given.settings or [], given.max_pending, given.min_interval, given.max_dead_letters)
     topology = load(given.target) if changed is None else changed(load(given.target))
-    where = given.engine.value, given.data_dir, given.available_now, given.until_txid, changes
-    more = given.journal, given.target, given.ledger, given.standby, given.drop
-    ending = execute(topology, Request(*where, *more, given.end_of_input, given.accept_clock, want), console)
+    options = {name: getattr(given, name) for name in PASSED_ON}
+    options |= {"engine": given.engine.value, "settings": changes, "drop": given.drop or (), "want": want}
+    ending = execute(topology, console, **options)
     if added is not None and ending.error is None:
         ending = replace(ending, document={**ending.document, **added(ending)})
     return conclude(ending, as_json=given.json, debug=given.log_level is LogLevel.debug)
@@ -176,24 +178,19 @@ def settings_of(
     """
     from txstorm.errors import SettingError
 
-    found: dict[str, Any] = {}
+    given: list[tuple[str, str, Any]] = []
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise SettingError(f"--set {pair!r}: expected KEY=VALUE, such as max_spout_pending=8")
-        _add(found, key.strip(), value.strip(), "--set")
-    if max_pending is not None:
-        _add(found, "max_spout_pending", max_pending, "--max-pending")
-    if min_interval is not None:
-        _add(found, "min_interval", min_interval, "--min-interval")
-    if max_dead_letters is not None:
-        _add(found, "max_dead_letters", max_dead_letters, "--max-dead-letters")
+        given.append(("--set", key.strip(), value.strip()))
+    given.append(("--max-pending", "max_spout_pending", max_pending))
+    given.append(("--min-interval", "min_interval", min_interval))
+    given.append(("--max-dead-letters", "max_dead_letters", max_dead_letters))
+    found: dict[str, Any] = {}
+    for option, key, value in given:
+        if value is not None and key in found:
+            raise SettingError(f"{option}: setting {key} is given twice; give it once")
+        if value is not None:
+            found[key] = value
     return found
-
-
-def _add(found: dict[str, Any], key: str, value: Any, option: str) -> None:
-    if key in found:
-        from txstorm.errors import SettingError
-
-        raise SettingError(f"{option}: setting {key} is given twice; give it once")
-    found[key] = value

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.commands.query import Txid
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Txid, show
 
 if TYPE_CHECKING:
     from txstorm.books.savepoint import Savepoint

@@ -10,7 +10,7 @@ import typer
 
 from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, Txid, show
 
 SHOWN = 50
 
@@ -20,9 +20,7 @@ def windows(
     component: Annotated[
         str | None, typer.Argument(metavar="[COMPONENT]", show_default="all", help="A windowed component.")
     ] = None,
-    txid: Annotated[
-        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
-    ] = None,
+    txid: Txid = None,
     window: Annotated[
         str | None,
         typer.Option(metavar="END", help="List the tuples of the window with this end: a time, or milliseconds."),

@@ -20,8 +20,8 @@ from txstorm.clients.zookeeper.operations import (
     SessionOver,
     Unreachable,
     Verify,
+    ZooKeeperOptions,
 )
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
 from txstorm.errors import InputError, MissingDependency, TxstormError
 from txstorm.lanes import start_thread
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
+from txstorm.clients.zookeeper.operations import ZooKeeperOptions
 from txstorm.clients.zookeeper.session import ZooKeeperSession
 from txstorm.errors import InputError
 from txstorm.ledger.credentials import AUTH

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txstorm.clients.zookeeper.operations import Change, Create, Node, Remove, Verify
-from txstorm.clients.zookeeper.options import ZooKeeperOptions
+from txstorm.clients.zookeeper.operations import Change, Create, Node, Remove, Verify, ZooKeeperOptions
 from txstorm.errors import ConflictError, InputError, MissingDependency
 from txstorm.ledger.credentials import AUTH
 from txstorm.ledger.port import ABSENT, Check, Delete, Entry, Put

@@ -1,4 +1,4 @@
-"""Command ``txstorm dadstorm run``: run an operator network by replicas, or as a topology on an engine."""
+"""Commands that start processes: ``txstorm dadstorm run``, by replicas or as a topology; ``drill``; ``pcs``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,8 @@ import typer
 
 from txstorm.cli.commands.dadstorm.language import Allow, File
 from txstorm.cli.commands.run import Standby, settings_of
-from txstorm.cli.options import EngineName, Json, Ledger, LogLevel
+from txstorm.cli.options import EngineName, Json, Ledger, LogLevel, show
+from txstorm.errors import InputError
 
 if TYPE_CHECKING:
     from txstorm.cli.execute import Ending
@@ -83,7 +83,7 @@ def run_network(
     """
     if engine is not None and (replicas or local or step or log or key):
         raise typer.BadParameter("--engine runs a topology, without --replicas, --local, --step, --log and --key")
-    from txstorm.cli.execute import Request, execute
+    from txstorm.cli.execute import execute
     from txstorm.cli.output import log_to, stderr
     from txstorm.dadstorm.configuration import check_files, load
     from txstorm.dadstorm.master.replica_topology import replica_topology
@@ -97,17 +97,18 @@ def run_network(
     modules = tuple(allow or ())
     own, core = _settings(settings or [])
     check_files(configuration, modules, lines=not str(core.get("on_error")).startswith("dead_letter"))
-    request = Request(data_dir=data_dir, ledger=ledger, standby=standby, available_now=not stay, settings=core)
+    given = {"data_dir": data_dir, "ledger": ledger, "available_now": not stay, "settings": core}
     if engine is not None:
         topology = build_topology(configuration, id, allow=modules, max_batch_rows=own.get("max_batch_rows", 1000))
-        ending, run = execute(topology, replace(request, engine=engine.value), console), None
+        ending, run = execute(topology, console, standby=standby, engine=engine.value, **given), None
     else:
         options = _options(own, allow=modules, local=local, key=key, log=log, step=step, stay=stay)
         topology, run = replica_topology(configuration, options, id)
         if step:
             _step_by_enter(run, console)
         target = f"txstorm.dadstorm.master.replica_topology:replicas({os.path.abspath(file)!r}, {modules!r}, {id!r})"
-        ending = execute(topology, replace(request, engine="local", target=target), console, lambda: [_table(run)])
+        given |= {"engine": "local", "target": target}
+        ending = execute(topology, console, lambda: [_table(run)], standby=standby, **given)
     return _concluded(ending, configuration, run, json=json, debug=log_level is LogLevel.debug)
 
 
@@ -215,3 +216,73 @@ def _summarise(done: Mapping[str, Any], configuration: Configuration, data_dir: 
             last = ", ".join(found["fields"][-1].as_py()) if found.num_rows else "none"
             see = f"txstorm dadstorm output {shortest(data_dir)} {one.id}"
             console.print(f"{one.id}: {counted(found.num_rows, 'tuple')} ({see}); the last one: {last}", soft_wrap=True)
+
+
+LISTEN = "127.0.0.1:10001"
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        show_default="~/.txstorm/dadstorm.key",
+        help="File with the key that process creation services and master share; only its owner may read it.",
+    ),
+]
+
+
+def pcs(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; masters expect port 10001.")
+    ] = LISTEN,
+    key: KeyFile = None,
+    json: Json = False,
+) -> None:
+    """Start replicas on this machine for runs elsewhere whose configuration names it, until Ctrl-C or SIGTERM.
+
+    Whoever has the key can run code here as you: a missing key file is made, with a random key; copy it to the other
+    machines yourself. What travels is not encrypted. Prints one line when it listens; with --json: {"address", "key"}.
+
+    Example: txstorm dadstorm pcs --listen 10.0.0.7:10001
+    """
+    from txstorm.dadstorm.processes.services import KEY_FILE, ProcessCreationService, read_key
+
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InputError(f"--listen: expected HOST:PORT, got {listen!r}")
+    service = ProcessCreationService(host, int(port), read_key(key, create=True))
+    address, file = ":".join(map(str, service.address)), str((key or KEY_FILE).expanduser())
+    show({"address": address, "key": file}, f"listening on {address}, with the key in {file}", as_json=json)
+    service.serve()
+
+
+def drill(
+    file: File,
+    faults: Annotated[int, typer.Option(metavar="N", min=1, help="Faults that hit an open delivery.")] = 10,
+    seed: Annotated[int, typer.Option(metavar="S", help="The same seed gives the same script of faults.")] = 0,
+    allow: Allow = None,
+    settings: Sets = None,
+    json: Json = False,
+) -> int:
+    """Run a network undisturbed, and again while replicas and master are killed, stopped and frozen; compare.
+
+    Both run in temporary directories, without the file's own Crash, Freeze and Unfreeze. Compared is what the operators
+    that none reads emit, in any order. With --json: {"seed", "semantics", "faults": {kind: n}, "missing", "extra",
+    "kept"}. Exit codes: 0 the semantics was kept, 1 it was broken, 2 bad input, or fewer than N faults hit.
+
+    Example: txstorm dadstorm drill network.cfg --faults 20
+    """
+    from txstorm.cli.interrupts import Interrupts
+    from txstorm.cli.output import stderr
+    from txstorm.dadstorm.master import drill as drills
+
+    words = [
+        word for name, given in (("--allow", allow), ("--set", settings)) for one in given or () for word in (name, one)
+    ]
+    tell = (lambda _: None) if json else lambda line: stderr().print(line, soft_wrap=True)
+    with Interrupts(tell):  # they end its master, and with it the replicas
+        found = drills.drill(Path(file), faults, seed, words, tell)
+    hits = ", ".join(f"{number} {kind}" for kind, number in found["faults"].items())
+    head = f"{found['semantics']}: {'kept' if found['kept'] else 'BROKEN'}; seed {seed}, faults that hit: {hits}"
+    show(found, f"{head}; {found['missing']:,} tuples missing, {found['extra']:,} extra", as_json=json)
+    return 0 if found["kept"] else 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from txstorm.cli.commands.hailstorm.snapshots import Store
-from txstorm.cli.commands.run import run_target
-from txstorm.cli.options import EngineName, Json, LogLevel, show
+from txstorm.cli.commands.run import run, run_target
+from txstorm.cli.options import EngineName, Json, show
 
 if TYPE_CHECKING:
     from txstorm.cli.execute import Ending
@@ -61,8 +62,11 @@ def run_sample(
         found.update(_results(ending))
         return found
 
-    options = {**_defaults(), "target": target, "engine": engine, "data_dir": data_dir, "json": json}
-    code = run_target(SimpleNamespace(**options, available_now=use_kafka, end_of_input=not use_kafka), added=added)
+    # The options of ``txstorm run`` that the sample does not have are as they are by default.
+    options = {name: one.default for name, one in signature(run).parameters.items()}
+    options |= {"target": target, "engine": engine, "data_dir": data_dir, "json": json}
+    options |= {"available_now": use_kafka, "end_of_input": not use_kafka}
+    code = run_target(SimpleNamespace(**options), added=added)
     if found and not json:
         show({}, *(f"{count:>7,} {tag}" for tag, count in found["top"]), as_json=False)
     return code
@@ -103,13 +107,6 @@ def _checkout() -> None:
         )
     if str(root) not in sys.path:
         sys.path.append(str(root))
-
-
-def _defaults() -> dict[str, Any]:
-    """Return the options of ``txstorm run`` that the sample does not have, as they are by default."""
-    names = "ledger max_pending min_interval max_dead_letters until_txid settings journal drop".split()
-    flags = dict.fromkeys(("standby", "accept_clock", "print_python"), False)
-    return {**dict.fromkeys(names), **flags, "log_level": LogLevel.warning}
 
 
 def _results(ending: Ending) -> dict[str, Any]:

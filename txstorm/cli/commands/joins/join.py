@@ -9,15 +9,13 @@ import typer
 
 from txstorm.api.names import counted
 from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, Txid, show
 
 
 def join(
     data_dir: DataDir,
     component: Annotated[str, typer.Argument(metavar="COMPONENT", show_default=False, help="The join.")],
-    txid: Annotated[
-        int | None, typer.Option(metavar="N", help="As of this transaction.", show_default="the last committed")
-    ] = None,
+    txid: Txid = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
