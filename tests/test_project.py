@@ -88,13 +88,13 @@ def test_function_budget():
 
 CALLED_BY_USERS = {
     "cli/commands/dadstorm/run_network.py: run_network": "options of the command line",
-    "cli/commands/hailstorm/samples.py: run_sample": "options of the command line",
-    "cli/commands/joins/data_delay.py: collect": "options of the command line",
-    "cli/commands/joins/store_server.py: store_server": "options of the command line",
+    "cli/commands/hailstorm_commands.py: run_sample": "options of the command line",
+    "cli/commands/stores_and_delay.py: collect": "options of the command line",
+    "cli/commands/stores_and_delay.py: store_server": "options of the command line",
     "cli/commands/replay.py: replay": "options of the command line",
     "cli/commands/run.py: run": "options of the command line",
     "cli/commands/time_travel.py: rewind": "options of the command line",
-    "cli/commands/windows.py: windows": "options of the command line",
+    "cli/commands/event_time.py: windows": "options of the command line",
     "joins/side.py: Side.__init__": "keyword-only options of a side",
     "runtime/run.py: run": "keyword-only options of a run",
     "sinks/kafka.py: KafkaSink.__init__": "keyword-only options of a sink",

@@ -18,18 +18,16 @@ from txstorm.cli import hash_seed
 from txstorm.cli.commands import (
     describe,
     doctor,
-    ledgers,
+    event_time,
+    hailstorm_commands,
     lifecycle,
     query,
     replay,
     run,
-    simulate,
+    stores_and_delay,
     time_travel,
-    windows,
 )
 from txstorm.cli.commands.dadstorm import language, network_views, run_network
-from txstorm.cli.commands.hailstorm import samples, snapshots
-from txstorm.cli.commands.joins import data_delay, join, store_server
 from txstorm.errors import InputError
 from txstorm.operations.ledger_choice import set_confirmation
 
@@ -89,8 +87,8 @@ app.command("history")(query.history)
 app.command("snapshot")(query.snapshot)
 app.command("changes")(query.changes)
 app.command("views")(query.views)
-app.command("windows")(windows.windows)
-app.command("join")(join.join)
+app.command("windows")(event_time.windows)
+app.command("join")(event_time.join)
 app.command("replay", epilog=replay.REPLAY_EPILOG)(replay.replay)
 app.command("dead-letters")(query.dead_letters)
 app.command("list")(lifecycle.list_)
@@ -104,13 +102,13 @@ app.command("kill", epilog=lifecycle.EXIT_CODES)(lifecycle.kill)
 app.command("repair")(lifecycle.repair)
 app.command("rewind")(time_travel.rewind)
 app.command("migrate")(time_travel.migrate)
-app.command("recover")(ledgers.recover)
+app.command("recover")(lifecycle.recover)
 app.add_typer(time_travel.savepoint_app, name="savepoint")
-app.add_typer(ledgers.ledger_app, name="ledger")
-app.add_typer(data_delay.delay_app, name="data-delay")
-snapshots.hailstorm_app.command("run_sample")(samples.run_sample)
-snapshots.hailstorm_app.command("run_sample_emitter")(samples.run_sample_emitter)
-app.add_typer(snapshots.hailstorm_app, name="hailstorm")
+app.add_typer(lifecycle.ledger_app, name="ledger")
+app.add_typer(stores_and_delay.delay_app, name="data-delay")
+hailstorm_commands.hailstorm_app.command("run_sample")(hailstorm_commands.run_sample)
+hailstorm_commands.hailstorm_app.command("run_sample_emitter")(hailstorm_commands.run_sample_emitter)
+app.add_typer(hailstorm_commands.hailstorm_app, name="hailstorm")
 language.dadstorm_app.command("run", epilog=run_network.RUN_NETWORK_EPILOG)(run_network.run_network)
 for _command in (
     network_views.command,
@@ -122,8 +120,8 @@ for _command in (
 ):
     language.dadstorm_app.command()(_command)
 app.add_typer(language.dadstorm_app, name="dadstorm")
-app.command("simulate")(simulate.simulate)
-app.command("store-server", epilog=store_server.STORE_EPILOG)(store_server.store_server)
+app.command("simulate")(doctor.simulate)
+app.command("store-server", epilog=stores_and_delay.STORE_EPILOG)(stores_and_delay.store_server)
 app.command("doctor")(doctor.doctor)
 app.command("archive-classes")(doctor.archive_classes)
 

@@ -83,6 +83,15 @@ AllowHost = Annotated[
 ]
 
 
+def at_ledger(data_dir: str, ledger: str | None) -> str:
+    """Return `data_dir`; raise `InputError` if `ledger` is given but the topology uses a different ledger."""
+    if ledger is not None:
+        from txstorm.operations.ledger_choice import check_ledger
+
+        check_ledger(data_dir, ledger)
+    return data_dir
+
+
 class Grid(NamedTuple):
     """A table in a result: see `txstorm.cli.output.grid`."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from txstorm.cli.commands.joins.data_delay import _settings
+from txstorm.cli.commands.stores_and_delay import _settings
 from txstorm.errors import InputError
 from txstorm.joins import JoinService
 from txstorm.joins.service.ready_made import JsonFields

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, Txid, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Line, Txid, at_ledger, show
 
 if TYPE_CHECKING:
     import pyarrow as pa

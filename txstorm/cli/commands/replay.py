@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import Code, Json, Ledger
+from txstorm.cli.options import Code, Json, Ledger, at_ledger
 
 if TYPE_CHECKING:
     from txstorm.cli.debugger import WindowStop

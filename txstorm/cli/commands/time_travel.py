@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, Txid, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, Txid, at_ledger, show
 
 if TYPE_CHECKING:
     from txstorm.books.savepoint import Savepoint

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from txstorm.cli.commands.ledgers import at_ledger
-from txstorm.cli.options import DataDir, Grid, Json, Ledger, show
+from txstorm.cli.options import DataDir, Grid, Json, Ledger, at_ledger, show
 
 SHOWN = ("operator", "replica", "state", "received", "processed", "emitted", "pending", "held", "pid", "url")
 
