@@ -73,15 +73,11 @@ class Debugger:
             name = f"{one.component}.execute" if isinstance(one, WindowStop) else one
             for code in _codes(topology, name):
                 condition = one.condition(code.co_varnames[1]) if isinstance(one, WindowStop) else None
-                self._set_break(name, code, condition)
-
-    def _set_break(self, name: str, code: CodeType, condition: str | None) -> None:
-        line = next(
-            (line for _, _, line in code.co_lines() if line and line > code.co_firstlineno), code.co_firstlineno
-        )
-        linecache.checkcache(code.co_filename)
-        if fault := self._pdb.stop_at(code, line, condition):
-            raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
+                first = code.co_firstlineno
+                line = next((line for _, _, line in code.co_lines() if line and line > first), first)
+                linecache.checkcache(code.co_filename)
+                if fault := self._pdb.stop_at(code, line, condition):
+                    raise InputError(f"--break {name}: {code.co_filename}:{line}: {fault}")
 
     def run(self, replay: Callable[[], Result]) -> Result:
         """Call `replay`, stopping at the breakpoints; raise `StoppedError` if the user quits the debugger."""

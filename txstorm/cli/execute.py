@@ -71,7 +71,16 @@ def execute(
     with Interrupts(screen.say) as interrupts:
         handle = run(topology, standby=screen.say if standby else False, **options)
         interrupts.attach(handle)
-        _follow(handle, screen, interrupts, Watcher(handle, beside))
+        moment, ended = Watcher(handle, beside), threading.Event()
+        handle.on_end(ended.set)
+        screen.begin(moment())
+        try:
+            while handle.isActive:
+                interrupts.act()
+                screen.show(moment())
+                ended.wait(POLL)
+        finally:
+            screen.end()
     document = document_of(handle, time.monotonic() - started)
     if handle.killed:
         document["killed_by"] = handle.killed
@@ -79,19 +88,6 @@ def execute(
     if error is None and interrupts.interrupted:
         error = Interrupted(f"interrupted after txid {document['committed_txid']}; run it again to continue")
     return Ending(document, error, handle.data_dir)
-
-
-def _follow(handle: RunHandle, screen: Screen, interrupts: Interrupts, moment: Watcher) -> None:
-    ended = threading.Event()
-    handle.on_end(ended.set)
-    screen.begin(moment())
-    try:
-        while handle.isActive:
-            interrupts.act()
-            screen.show(moment())
-            ended.wait(POLL)
-    finally:
-        screen.end()
 
 
 def document_of(handle: RunHandle, seconds: float) -> dict[str, Any]:

@@ -160,7 +160,10 @@ def _ask(question: str) -> bool:
 def execute(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are reported, never raised."""
     as_json = "--json" in arguments
-    _print_anything()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Escape what they cannot encode, such as undecodable bytes in file names.
+            stream.reconfigure(errors="backslashreplace")
     try:
         # A command returns its exit code, or None for 0; typer does the same for `--help` and `--version`.
         code = app(arguments, prog_name="txstorm", standalone_mode=False)
@@ -193,13 +196,6 @@ def _open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, encoding="utf-8")
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")
-
-
-def _print_anything() -> None:
-    """Escape characters that standard output or error cannot encode, such as undecodable bytes in file names."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(error: BaseException, *, as_json: bool, debug: bool) -> int:

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from txstorm.books.data_directory import check_readable
 from txstorm.books.origin import CodeOrigin
-from txstorm.cli.output import PlainTable, confirmed, shell_command
+from txstorm.cli.output import confirmed, grid, shell_command
 from txstorm.cli.target import PIPELINE, Target, held, load, parse
 from txstorm.cli.tracebacks import without_internals
 from txstorm.coordinator import journal
 from txstorm.errors import InputError
-from txstorm.replay.compare import ReplayVerdict, RowDifference, TableVerdict
+from txstorm.replay.compare import ReplayVerdict, TableVerdict
 from txstorm.results.views import origin_recorded
 from txstorm.topology.graph import Topology
 
@@ -149,19 +149,11 @@ def _table_text(one: TableVerdict) -> Iterator[str | Table]:
         yield f"{one.table}: the same {one.committed:,} rows in another order"
         return
     yield f"{one.table}: {one.different:,} rows differ ({one.committed:,} committed, {one.replayed:,} replayed)"
-    grid = PlainTable(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("key", "committed", "replayed") if one.table.startswith("changes/") else ("committed", "replayed"):
-        grid.add_column(title, overflow="fold")
-    for difference in one.differences[:SHOWN]:
-        grid.add_row(*_cells(difference))
-    yield grid
+    titles = ("key", "committed", "replayed") if one.table.startswith("changes/") else ("committed", "replayed")
+    rows = ([*([] if row.key is None else [row.key]), *row.changed()] for row in one.differences[:SHOWN])
+    yield grid(titles, [list(map(_shown, row)) for row in rows])
     if one.different > SHOWN:
         yield f"… and {one.different - SHOWN:,} more; --json shows {len(one.differences):,}"
-
-
-def _cells(one: RowDifference) -> list[str]:
-    keys = [] if one.key is None else [_shown(one.key)]
-    return [*keys, *map(_shown, one.changed())]
 
 
 def _shown(row: Mapping[str, Any]) -> str:

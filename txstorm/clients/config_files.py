@@ -46,15 +46,6 @@ class FromEnvironment(str):
 
     variable: str
 
-    @classmethod
-    def read(cls, name: str) -> FromEnvironment:
-        """Read the variable `name`; raise ValueError if it is not set."""
-        if name not in os.environ:
-            raise ValueError(f"the environment variable {name} is not set")
-        made = cls(os.environ[name])
-        made.variable = name
-        return made
-
 
 def duration(value: object) -> timedelta:
     """Parse a duration such as ``"10 min"``; raise ValueError for anything else."""
@@ -119,12 +110,15 @@ def _flat(value: object) -> object:
     return flat
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def _from_environment(value: str) -> str:
-    return FromEnvironment.read(value[1:]) if value.startswith("$") else value
+    if not value.startswith("$"):
+        return value
+    name = value[1:]
+    if name not in os.environ:
+        raise ValueError(f"the environment variable {name} is not set")
+    made = FromEnvironment(os.environ[name])
+    made.variable = name
+    return made
 
 
 def code_faults(settings: Mapping[str, Any]) -> list[str]:
@@ -171,7 +165,7 @@ Positive = Annotated[timedelta, BeforeValidator(_positive)]
 Topic = Annotated[str, AfterValidator(checked_topic)]
 Start = Annotated[Any, BeforeValidator(_start)]
 Servers = Annotated[str, AfterValidator(_servers)]
-Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(lambda one: [one] if isinstance(one, str) else one), Field(min_length=1)]
 Secret = Annotated[str, AfterValidator(_from_environment)]
 ClientSettings = Annotated[dict[str, Secret], BeforeValidator(_flat)]
 
@@ -348,13 +342,12 @@ def _sentences(error: Mapping[str, Any], model: type[BaseModel], secret: Sequenc
 
 def sections(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     """Return name → model of the sections that `model` has."""
-    found = {name: _model_in(one.annotation) for name, one in model.model_fields.items()}
-    return {name: one for name, one in found.items() if one is not None}
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    kinds = [annotation, *getattr(annotation, "__args__", ())]
-    return next((one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)), None)
+    found: dict[str, type[BaseModel]] = {}
+    for name, field_ in model.model_fields.items():
+        kinds = [field_.annotation, *getattr(field_.annotation, "__args__", ())]
+        models = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+        found.update((name, one) for one in models[:1])
+    return found
 
 
 def options(model: type[BaseModel]) -> list[str]:

@@ -145,7 +145,8 @@ def check_installed() -> None:
 
 
 def _settings(java: str) -> dict[str, str]:
-    options = [f"-Dlog4j2.configurationFile=file:{_log_settings()}", QUICK_JIT, java]
+    log_settings = importlib.resources.files("txstorm.clients").joinpath("log4j2-quiet.properties")
+    options = [f"-Dlog4j2.configurationFile=file:{log_settings}", QUICK_JIT, java]
     settings = {
         "spark.master": os.environ.get("TXSTORM_SPARK_MASTER", f"local[{os.cpu_count() or 2}]"),
         "spark.ui.enabled": "false",
@@ -171,10 +172,6 @@ def spark_version() -> tuple[int, int]:
 
     major, minor, *_ = pyspark.__version__.split(".")
     return int(major), int(minor)
-
-
-def _log_settings() -> str:
-    return str(importlib.resources.files("txstorm.clients").joinpath("log4j2-quiet.properties"))
 
 
 @contextlib.contextmanager
@@ -246,17 +243,13 @@ def job_group(session: Any, group: str) -> Iterator[None]:
         finally:
             session.removeTag(group)
     else:
+        from pyspark.sql import SparkSession
+
         session.sparkContext.setJobGroup(group, group, interruptOnCancel=False)
-        _activate(session)
+        # Set the thread's active session; otherwise every UDF looks it up, with a dozen calls to the JVM.
+        with contextlib.suppress(AttributeError):  # not public; everything works without it, but a little slower
+            SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
         yield
-
-
-def _activate(session: Any) -> None:
-    """Set the thread's active session; otherwise every UDF looks it up, with a dozen calls to the JVM."""
-    from pyspark.sql import SparkSession
-
-    with contextlib.suppress(AttributeError):  # not public; everything works without it, but a little slower
-        SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def cargo_type(target: str, cargo: str) -> Any:

@@ -70,22 +70,19 @@ class _Database:
             if self._engine is None:
                 engine = self._make()
                 self._create(engine)
-                self._check_columns(engine)
                 self._engine = engine
             return self._engine
 
     def _create(self, engine: sa.Engine) -> None:
-        """Create missing tables; another process, such as a standby, may be creating them at the same time."""
+        """Create missing tables, and check the others; another process may be creating them at the same time."""
         for tries_left in reversed(range(TRIES)):
             try:
                 self._tables.create_all(engine)
-                return
+                break
             except exc.DBAPIError as error:
                 taken = isinstance(error, exc.IntegrityError) or "already exists" in str(error.orig)
                 if not (taken and tries_left):
                     raise
-
-    def _check_columns(self, engine: sa.Engine) -> None:
         for table in self._tables.sorted_tables:
             found = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
             missing = [column.name for column in table.columns if column.name not in found]

@@ -245,7 +245,11 @@ class _Delivery:
             return
         with self._changed:
             if len(self._queue) >= QUEUE:
-                self._drop(progress)
+                self.dropped += 1
+                if not self._full:
+                    what = "listeners are too slow: %s wait for them; new ones are dropped until there is room"
+                    log.warning(f"txid %s: {what}", progress.txid, counted(len(self._queue), "progress record"))
+                self._full = True
                 return
             self._full = False
             self._queue.append(progress)
@@ -269,16 +273,6 @@ class _Delivery:
     def is_delivering(self) -> bool:
         """Return whether the calling thread is the one that calls the listeners."""
         return threading.current_thread() is self._thread
-
-    def _drop(self, progress: TransactionProgress) -> None:
-        self.dropped += 1
-        if not self._full:
-            self._full = True
-            log.warning(
-                "txid %s: listeners are too slow: %s wait for them; new ones are dropped until there is room",
-                progress.txid,
-                counted(len(self._queue), "progress record"),
-            )
 
     def _deliver(self) -> None:
         while True:
@@ -403,17 +397,11 @@ class Monitor:
         return Snapshot(
             in_flight=tuple((txid, attempt, status.name.lower()) for txid, (attempt, status) in active.items()),
             committed=0 if state is None else state.currtx - 1,
-            txids=totals.txids,
-            tuples=totals.tuples,
-            replays=totals.replays,
             blocked=self._blocked,
             last_failure=None if failure is None else str(failure),
-            dead_letters=totals.dead_letters,
             failures=failures,
-            rows=totals.rows,
-            emitted=dict(totals.emitted),
             undelivered=self._listeners.dropped,
-            windows=windows,
+            **{**vars(totals), "emitted": dict(totals.emitted), "windows": windows},
             working=self.at_work(),
             seconds=seconds,
             rate=rate,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.api.names import near
-from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Cluster, Partition, Range, Topic, Unavailable, Unreadable
+from txstorm.clients.kafka.cluster import EARLIEST, LATEST, Cluster, Partition, Range, Unavailable, Unreadable
 from txstorm.clients.kafka.reader import RangeReader
 from txstorm.errors import AwayError, InputError
 from txstorm.joins.data_delay import LOOK_BACK, DelayReport, collect
@@ -178,7 +178,12 @@ class DelayCollector:
             read = sorted(consumed.ids)
             hint = near(others[0], read)
             raise InputError(f"kafka: the consumer does not read topic {others[0]!r}{hint}; it reads {', '.join(read)}")
-        topics = self._existing(self._topics or {name for name, _ in consumed.next})
+        names = self._topics or {name for name, _ in consumed.next}
+        topics = self._cluster.topics(names, ASK)
+        if missing := sorted(set(names) - topics.keys()):
+            raise InputError(f"kafka: no topic {missing[0]!r}{near(missing[0], self._cluster.names(ASK))}")
+        if not topics:
+            raise AwayError("kafka: the consumer has committed no position yet; start it, or name its topics")
         ids = {name: topic.id for name, topic in topics.items()}
         if any(self._ids.get(name, id) != id for name, id in ids.items()):
             self._previous = None  # the previous report is of a topic that was deleted
@@ -195,14 +200,6 @@ class DelayCollector:
             one: _Extent(begins.get(one), following.get(one, begins.get(one) or 0), stable.get(one), ends.get(one))
             for one in partitions
         }
-
-    def _existing(self, names: Collection[str]) -> dict[str, Topic]:
-        found = self._cluster.topics(names, ASK)
-        if missing := sorted(set(names) - found.keys()):
-            raise InputError(f"kafka: no topic {missing[0]!r}{near(missing[0], self._cluster.names(ASK))}")
-        if not found:
-            raise AwayError("kafka: the consumer has committed no position yet; start it, or name its topics")
-        return found
 
     def _offsets(self, cluster: Cluster, partitions: Collection[Partition], which: int) -> dict[Partition, int]:
         """Return the offsets of the partitions whose leaders answer."""

@@ -91,7 +91,11 @@ def rewind_to(directory: Path, txid: int, keep: Sequence[str], lanes: Lanes) -> 
         if identity is None:
             raise DataDirectoryError(f"{directory}: its ledger has no identity; there is nothing to rewind")
         outside = _outside(directory, books)
-        _check_wanted(directory, books, txid)
+        # A rewind publishes decided groups first, so that they count as committed.
+        last = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())])
+        if not 0 <= txid < last:
+            what = "is the last committed one: there is nothing to take back" if txid == last else "is not committed"
+            raise InputError(f"{directory}: txid {txid} {what}; expected one from 0 to {last - 1}")
         check_in_history(directory, books, txid)
         _check_outside(directory, books, outside, keep)
         place = Directory(directory, books.check_leads)
@@ -181,17 +185,6 @@ def _migrated(directory: Path, books: Books) -> dict[str, Any]:
         row = _row(directory, identity, txid)
         made["timeline"] = _carried_out(place, books, identity, txid, row, tables, THREADS).timeline
     return {**made, "migrated": sorted(one.name for one in old), "unknown": unknown}
-
-
-def _check_wanted(directory: Path, books: Books, txid: int) -> None:
-    """Raise `InputError` unless `txid` is before the last committed or decided txid.
-
-    Decided groups count as committed, since a rewind publishes them first.
-    """
-    last = max([books.currtx() - 1, *(intent.last for intent in books.live_intents())])
-    if not 0 <= txid < last:
-        what = "is the last committed one: there is nothing to take back" if txid == last else "is not committed"
-        raise InputError(f"{directory}: txid {txid} {what}; expected one from 0 to {last - 1}")
 
 
 def _outside(directory: Path, books: Books) -> set[str]:

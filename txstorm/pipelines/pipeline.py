@@ -120,7 +120,14 @@ class _Reading:
     def read(self) -> None:
         """Check all parts, and collect their components."""
         values = self._file.values
-        self._check_settings()
+        # Settings one by one, for the lines of their faults; and then together.
+        settings = self._options.settings if self._options is not None else {}
+        single = {name: code_faults({name: one}) + Settings.read({name: one})[1] for name, one in settings.items()}
+        for name, faults in single.items():
+            for fault in faults:
+                self._file.fault(("settings", name), fault)
+        for fault in [] if any(single.values()) else Settings.read(settings)[1]:
+            self._file.fault(("settings",), fault)
         for section, kinds in KINDS.items():
             given = values.get(section, {})
             for name, one in given.items() if isinstance(given, dict) else ():
@@ -176,16 +183,6 @@ class _Reading:
             self._parts[name] = section, part
         else:
             self._halves.append(place)
-
-    def _check_settings(self) -> None:
-        """Check the settings one by one, for the lines of their faults; and then together."""
-        settings = self._options.settings if self._options is not None else {}
-        single = {name: code_faults({name: one}) + Settings.read({name: one})[1] for name, one in settings.items()}
-        for name, faults in single.items():
-            for fault in faults:
-                self._file.fault(("settings", name), fault)
-        for fault in [] if any(single.values()) else Settings.read(settings)[1]:
-            self._file.fault(("settings",), fault)
 
     def _check_reads(self, place: Place) -> None:
         """Check what a part reads whose options are too few to make it."""

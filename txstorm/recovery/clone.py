@@ -70,8 +70,16 @@ def _clone(source: Path, savepoint: Savepoint, target: Path, owner: TopologyIden
     made = DeltaTableState.create(target, owner, ref, old.schema, savepoint.txid, about, since)
     files = list(written(made.path, saved_rows(source, savepoint, ref), 0, now, ref.bounded))
     bound = _bound(source, savepoint, ref, old)
-    if files or bound > NO_BOUND:
-        _fill(made, files, savepoint, bound)
+    if not files and bound <= NO_BOUND:
+        return
+    before = {"incarnation": savepoint.incarnation, "timeline": savepoint.timeline}
+    info = {"kind": RESTORED, "epoch": 0, "as_of": savepoint.txid, "savepoint": savepoint.name, "from": before}
+    apps = {made.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
+    if bound > NO_BOUND:
+        apps[owner.bound_app] = bound
+    label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
+    made.handle.commit(Commit(apps, {**owner.info(), **info}, files, label=label))
+    made.handle.make_durable(range(1, 2))
 
 
 def _bound(source: Path, savepoint: Savepoint, ref: TableRef, handle: DeltaHandle) -> int:
@@ -94,24 +102,6 @@ def written(table: Path, rows: pa.Table, epoch: int, now: int, column: str) -> I
         path = f"{STAGED}/{compact_name(epoch, sealed(unique(), data))}"
         write_new(table / path, data)
         yield DataFile(path, len(data), now, column_stats(part, column))
-
-
-def _fill(table: DeltaTableState, files: list[DataFile], savepoint: Savepoint, bound: int) -> None:
-    owner = table.owner
-    info = {
-        **owner.info(),
-        "kind": RESTORED,
-        "epoch": 0,
-        "as_of": savepoint.txid,
-        "savepoint": savepoint.name,
-        "from": {"incarnation": savepoint.incarnation, "timeline": savepoint.timeline},
-    }
-    apps = {table.ref.txid_app(owner): savepoint.txid, owner.epoch_app: 0}
-    if bound > NO_BOUND:
-        apps[owner.bound_app] = bound
-    label = f"txstorm savepoint {savepoint.name} of {savepoint.topology}, txid {savepoint.txid}"
-    table.handle.commit(Commit(apps, info, files, label=label))
-    table.handle.make_durable(range(1, 2))
 
 
 def fill_state(table: DeltaTableState, rows: pa.Table | None, epoch: int, now: int) -> None:

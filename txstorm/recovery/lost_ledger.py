@@ -9,7 +9,7 @@ from its staged files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -113,7 +113,9 @@ def find_tables(data_dir: Path) -> Found:
                 "of one topology from one moment: restore them from the same copy"
             )
     _check_pairs(data_dir, opened)
-    history = _history(data_dir, owner.timeline)
+    rows = read_history(data_dir)  # with stamps as in the ledger and in commit infos: UTC microseconds
+    rows = rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
+    history = [row for row in rows.to_pylist() if row["timeline"] == owner.timeline]
     known = {table.ref.uri: table for table in opened if table.ref.kind != STATE or _is_merged(table)}
     groups = _groups(known, int(history[-1]["txid"]) if history else 0)
     _check_history(known, groups, history)
@@ -152,40 +154,19 @@ def _check_pairs(data_dir: Path, tables: Sequence[DeltaTableState]) -> None:
         raise TableCorrupt(msg)
 
 
-def _history(data_dir: Path, timeline: int) -> list[dict[str, Any]]:
-    rows = read_history(data_dir)
-    return [row for row in _micros(rows).to_pylist() if row["timeline"] == timeline]
-
-
-def _micros(rows: pa.Table) -> pa.Table:
-    """Convert the stamps of `rows` to integers (UTC microseconds), the form used in the ledger and in commit infos."""
-    return rows.set_column(rows.schema.get_field_index("stamp"), "stamp", rows["stamp"].cast(pa.int64()))
-
-
 def _groups(tables: Mapping[str, DeltaTableState], recorded: int) -> dict[int, list[Published]]:
     groups: dict[int, list[Published]] = {}
     for uri, table in tables.items():
-        for one in _commits(uri, table, recorded):
+        for version, info in table.commits():  # newest first
+            one = Published(uri, info["first"], version, tuple(map(TxidRecord.from_json, info["txids"])))
             groups.setdefault(one.last, []).append(one)
-    for last, published in groups.items():
-        _check_same(last, published)
+            if one.last <= recorded:
+                break
+    for last, (first, *others) in groups.items():
+        for one in others:
+            if _attempts(one.records) != _attempts(first.records):
+                raise _disagreed(last, one.uri, _attempts(one.records), first.uri, _attempts(first.records))
     return dict(sorted(groups.items()))
-
-
-def _commits(uri: str, table: DeltaTableState, recorded: int) -> Iterator[Published]:
-    """Yield a table's commits, newest first: all those after txid `recorded`, and always at least one."""
-    for version, info in table.commits():
-        one = Published(uri, info["first"], version, tuple(map(TxidRecord.from_json, info["txids"])))
-        yield one
-        if one.last <= recorded:
-            return
-
-
-def _check_same(last: int, published: Sequence[Published]) -> None:
-    first = published[0]
-    for one in published[1:]:
-        if _attempts(one.records) != _attempts(first.records):
-            raise _disagreed(last, one.uri, _attempts(one.records), first.uri, _attempts(first.records))
 
 
 def _check_history(

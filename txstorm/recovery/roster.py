@@ -7,7 +7,7 @@ unless the operator drops it by name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from txstorm.recovery.take_over import mark_dropped
 from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
-from txstorm.storage.tables.intent import Intent
 from txstorm.topology.graph import Topology
 
 log = logging.getLogger(__name__)
@@ -55,12 +54,21 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
     """Compare the ledger with the declarations of `topology`; return the entries to drop. Writes nothing.
 
     Raises:
-        StateError: a table or source is recorded but not declared, or declared although it was dropped earlier.
+        StateError: a table or source is recorded but not declared, or declared although it was dropped earlier; or a
+            decided group has rows for something outside that is not declared.
         InputError: `drop` names a table or source that is declared, or is not recorded.
         DataDirectoryError: transactions in flight need a source that the code does not declare.
     """
     gone, declared = books.dropped(), _declared(topology)
-    _check_waiting(_outside(topology), books.live_intents())
+    outside = _outside(topology)
+    for intent in books.live_intents():
+        for table in intent.tables:
+            if table.outside and table.uri not in outside:
+                raise StateError(
+                    f"{table.kind} {table.name!r}: txids {intent.first}-{intent.last} are decided and have rows for "
+                    f"it, but the topology no longer declares it: start it once with the code that does, and the "
+                    f"{table.kind}'s store"
+                )
     tables = undeclared_tables(books, declared) - {LETTERS_REF.uri}
     sources = _recorded_sources(topology, books) - sources_of(topology.spout.object) - gone.sources.keys()
     left = {**{uri: uri for uri in sorted(tables)}, **{f"{SOURCE}{name}": name for name in sorted(sources)}}
@@ -146,18 +154,6 @@ def _outside(topology: Topology) -> set[str]:
     """Return the uris of all that the topology commits outside of the tables."""
     declared = (one for some in topology.targets.values() for one in some if one.commits)
     return {TableRef(one.committed_as, one.name).uri for one in declared}
-
-
-def _check_waiting(declared: Collection[str], live: Sequence[Intent]) -> None:
-    """Raise `StateError` if `live` intents have rows for something outside that the topology does not declare."""
-    for intent in live:
-        for table in intent.tables:
-            if table.outside and table.uri not in declared:
-                raise StateError(
-                    f"{table.kind} {table.name!r}: txids {intent.first}-{intent.last} are decided and have rows for "
-                    f"it, but the topology no longer declares it: start it once with the code that does, and the "
-                    f"{table.kind}'s store"
-                )
 
 
 def _recorded_sources(topology: Topology, books: Books) -> set[str]:

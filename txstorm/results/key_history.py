@@ -115,9 +115,11 @@ class KeyHistory:
             one.ended = self._ended(one)
         for left in self.of("left"):
             for right in self.of("right") if left.ended is not None else ():
-                if self._within(left, right) and self._was_there(left, right):
-                    left.matched.append((right, left.ended or 0))
-                    right.matched.append((left, left.ended or 0))
+                txid = left.ended or 0
+                was_there = right.added <= txid and (right.ended is None or right.ended >= txid)
+                if was_there and self._within(left, right):
+                    left.matched.append((right, txid))
+                    right.matched.append((left, txid))
 
     @classmethod
     def read(cls, join: ComponentJoin, key: Sequence[str]) -> KeyHistory:
@@ -159,10 +161,6 @@ class KeyHistory:
     def _within(self, left: JoinRow, right: JoinRow) -> bool:
         low, high = left.time - self._bounds.before, left.time + self._bounds.after
         return left.key == right.key and low <= right.time <= high
-
-    def _was_there(self, left: JoinRow, right: JoinRow) -> bool:
-        assert left.ended is not None
-        return right.added <= left.ended and (right.ended is None or right.ended >= left.ended)
 
     def to_json(self) -> dict[str, Any]:
         """Return the rows, a sentence for each, and the positions after the transactions that changed them."""

@@ -290,9 +290,7 @@ class ComponentWindows:
         sources, arrivals = rows.column(SOURCE).to_pylist(), rows.column(ARRIVAL).to_pylist()
         key, task = self._named(name)
         shown = {
-            "unit": [name if key is None else value_text(key)] * rows.num_rows
-            if task is None
-            else [str(task)] * len(rows),
+            "unit": [", ".join(map(str, key or ())) if task is None else str(task)] * rows.num_rows,
             "time": pc.cast(rows.column(TIME), pa.timestamp("us", "UTC")),
             "input": ["/".join(inputs[source >> TASK_BITS][:2]) for source in sources],
             "txid": [arrival % PASSED >> ARRIVAL_BITS for arrival in arrivals],
@@ -361,11 +359,6 @@ class ComponentWindows:
         for name, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             yield name, self._buffer.slice(begin, stop - begin)
             begin = stop
-
-
-def value_text(key: Sequence[Any]) -> str:
-    """Return a key as a reader wants it: one value, or several with commas."""
-    return ", ".join(map(str, key))
 
 
 def time_text(time: int | None) -> str | None:

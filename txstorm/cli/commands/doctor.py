@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -272,7 +273,7 @@ def all_checks(started: Callable[[str], None]) -> Iterator[Check]:
     """
     yield python()
     spark_missing = []
-    for one in (java, *_package_checks()):
+    for one in (java, *(partial(package, one) for one in PACKAGES)):
         check = one()
         if check.needed_for == "spark" and not check.ok:
             spark_missing.append(check.name)
@@ -288,10 +289,6 @@ def all_checks(started: Callable[[str], None]) -> Iterator[Check]:
         return
     started("engine spark: running a small topology")
     yield engine("spark")
-
-
-def _package_checks() -> list[Callable[[], Check]]:
-    return [lambda one=one: package(one) for one in PACKAGES]  # type: ignore[misc]
 
 
 def simulate(

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
@@ -40,30 +40,8 @@ _PROPERTIES = {
 }
 
 
-class Files(Protocol):
-    """Port: access to a table's files, by paths relative to the table; methods raise `OSError` on failure."""
-
-    def read(self, path: str) -> bytes | None:
-        """Read a file; None if it does not exist."""
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a new file; it is durable when this returns."""
-
-    def remove(self, path: str) -> None:
-        """Delete a file; ignore a missing file."""
-
-    def names(self, folder: str) -> list[str]:
-        """List the names of the files in a folder."""
-
-    def secure(self, paths: Sequence[str]) -> None:
-        """Make files written by delta-rs durable by rewriting their content, unless they already are."""
-
-    def secure_directories(self) -> None:
-        """Make the names of the table's directories durable, unless they already are."""
-
-
 class LocalFiles:
-    """Adapter: `Files` on a local file system."""
+    """A table's files on a local file system, by paths relative to the table; methods raise `OSError` on failure."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -91,20 +69,20 @@ class LocalFiles:
         return [file.name for file in (self._root / folder).glob("*")]
 
     def secure(self, paths: Sequence[str]) -> None:
-        """Rewrite files, and sync them and their directories; missing files are skipped."""
+        """Make files written by delta-rs durable: rewrite and sync them and their directories; skip missing files."""
         for path in paths:
             rewrite(self._root / path)
         for parent in {(self._root / path).parent for path in paths}:
             sync_file(parent)
 
     def secure_directories(self) -> None:
-        """Sync the table's directory and its parent."""
+        """Make the names of the table's directories durable."""
         for directory in (self._root, self._root.parent):
             sync_file(directory)
 
 
 class StoredFiles:
-    """Adapter: `Files` in an object store, where every completed write is durable."""
+    """The same in an object store, where every completed write is durable."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._files = PyFileSystem(DeltaStorageHandler.from_table(table._table))  # noqa: SLF001 - its documented use
@@ -140,6 +118,9 @@ class StoredFiles:
 
     def secure_directories(self) -> None:
         """Do nothing: object stores have no directories."""
+
+
+Files = LocalFiles | StoredFiles
 
 
 class ControlTable:

@@ -87,7 +87,11 @@ class Selected:
         if wanted.paths is not None:
             paths = [unquote(path) in wanted.paths for path in actions["path"].to_pylist()]
             actions = actions.filter(pa.array(paths, pa.bool_()))
-        self._actions = _at_most(_above(actions, wanted.low), wanted.high)
+        for bound, end, may_be_in in ((wanted.low, "max", pc.greater), (wanted.high, "min", pc.less_equal)):
+            if bound is not None and f"{end}.{bound[0]}" in actions.column_names:
+                known = actions[f"{end}.{bound[0]}"]
+                actions = actions.filter(pc.or_kleene(pc.is_null(known), may_be_in(known, bound[1])))
+        self._actions = actions
 
     def table(self) -> pa.Table:
         """Return all selected rows, in no particular order."""
@@ -131,20 +135,6 @@ class Selected:
             check_file(file, size)
             check_seal(file)
         return ds.dataset([str(file) for file in files], schema=self._schema, format=_PARQUET)
-
-
-def _above(actions: pa.Table, low: Bound | None) -> pa.Table:
-    if low is None or f"max.{low[0]}" not in actions.column_names:
-        return actions
-    bound = actions[f"max.{low[0]}"]
-    return actions.filter(pc.or_kleene(pc.is_null(bound), pc.greater(bound, low[1])))
-
-
-def _at_most(actions: pa.Table, high: Bound | None) -> pa.Table:
-    if high is None or f"min.{high[0]}" not in actions.column_names:
-        return actions
-    bound = actions[f"min.{high[0]}"]
-    return actions.filter(pc.or_kleene(pc.is_null(bound), pc.less_equal(bound, high[1])))
 
 
 def _runs(actions: pa.Table) -> Iterator[pa.Table]:

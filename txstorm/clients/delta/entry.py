@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 LOG_RETENTION = "delta.logRetentionDuration"
+"""Table property: the time that entries are kept in the log."""
 LOG_BOUND = "txstorm.logBound"
 """Table property: the most entries of its log, and for how long; counts if the promise is lowered."""
 LOWERED = "interval 1 second"
 """Value of `LOG_RETENTION` of a table whose log is bounded by the number of its entries."""
-"""Name of the table property for the time that entries are kept in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +233,15 @@ def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -
         for entry in entries:
             if not entry.exists():  # archived: a checkpoint has replaced it
                 continue
-            files = [file for file in _spark_files(table, entry) if file.exists()] if shared else []
+            # Those that Spark may have written.
+            own = (path for path in paths_of(entry) if not path.startswith("_txstorm/")) if shared else ()
+            files = [file for path in own if (file := table / checked_path(path)).exists()]
             for file in files:
                 _write_again(table, file) if again else sync_file(file)
             for directory in {file.parent for file in files}:
                 sync_file(directory)
             sync_file(entry) if shared and not again else _write_again(table, entry)
     sync_file(table / LOG)
-
-
-def _spark_files(table: Path, entry: Path) -> Iterator[Path]:
-    """Yield the data files of a log entry that Spark may have written."""
-    return (table / checked_path(path) for path in paths_of(entry) if not path.startswith("_txstorm/"))
 
 
 def _write_again(table: Path, file: Path) -> None:

@@ -137,15 +137,12 @@ class SparkDelta:
         except BlockedError:
             raise
         except Exception as error:
-            self._check_alive()
+            if not is_alive(self._session):
+                raise SessionLost(
+                    "the Spark session that writes tables has ended; nothing that was committed is lost: start the "
+                    "topology again with a new session"
+                ) from error
             raise _failure(table, what, error) from error
-
-    def _check_alive(self) -> None:
-        if not is_alive(self._session):
-            raise SessionLost(
-                "the Spark session that writes tables has ended; nothing that was committed is lost: start the "
-                "topology again with a new session"
-            )
 
 
 def _exactly(file: Path) -> str:

@@ -257,12 +257,9 @@ class Cluster:
             except Unavailable as error:
                 if error.refused or time.monotonic() > deadline:
                     raise
-                self._find_controller()
-
-    def _find_controller(self) -> None:
-        """Make the client discover a new controller, since otherwise it keeps querying the one that it knows."""
-        with suppress(ck.KafkaException):
-            self._admin.list_topics(timeout=0.5)
+                # Discover a new controller: otherwise the client keeps querying the one that it knows.
+                with suppress(ck.KafkaException):
+                    self._admin.list_topics(timeout=0.5)
 
     def _is_unknown(self, done: Future[Any]) -> bool:
         error = done.exception()

@@ -143,27 +143,20 @@ class RangeReader:
                 span.add(run, offsets)
 
     def _handle_event(self, message: Any) -> Partition | None:
-        error = message.error()
-        if error.code() == END:
-            self._reach_end((message.topic(), message.partition()), message.offset())
-        elif error.code() in UNKNOWN and message.topic() is not None:
-            return message.topic(), message.partition()
-        else:
-            self._handle_error(message, error)
-        return None
-
-    def _reach_end(self, partition: Partition, offset: int) -> None:
+        error, partition = message.error(), (message.topic(), message.partition())
         span = self._spans.get(partition)
-        if span is not None:
-            span.known = span.end = max(span.known, offset)
-
-    def _handle_error(self, message: Any, error: Any) -> None:
-        partition = (message.topic(), message.partition())
-        if error.code() in OUT_OF_RANGE and partition in self._spans:
-            raise Unreadable(partition, self._spans[partition].known, error.str())
-        if error.code() in DENIED:
+        if error.code() == END:
+            if span is not None:
+                span.known = span.end = max(span.known, message.offset())
+        elif error.code() in UNKNOWN and message.topic() is not None:
+            return partition
+        elif error.code() in OUT_OF_RANGE and span is not None:
+            raise Unreadable(partition, span.known, error.str())
+        elif error.code() in DENIED:
             raise Unavailable(error.str(), refused=True)
-        self._troubles(error)
+        else:
+            self._troubles(error)
+        return None
 
     def _refresh_topic(self, ranges: Mapping[Partition, Range], unknown: Partition, until: float) -> None:
         if time.monotonic() > until:

@@ -190,7 +190,9 @@ class ZooKeeperSession:
         """Block until there is a connection; raise an error if `session` ends, or at the monotonic time `until`."""
 
         def settled() -> bool:
-            return self._connected or self._closed or self._over(session) or self._hopeless()
+            # Waiting is futile if no server has a trusted certificate, or the credentials were refused.
+            distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
+            return self._connected or self._closed or self._over(session) or distrusted or self._refused()
 
         with self._changed:
             self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
@@ -204,11 +206,6 @@ class ZooKeeperSession:
 
     def _over(self, session: int | None) -> bool:
         return session is not None and self._session != session
-
-    def _hopeless(self) -> bool:
-        """Return whether waiting is futile: the credentials were refused, or no server has a trusted certificate."""
-        distrusted = self._session is None and self._causes.distrusted > self.hosts.count(",")
-        return distrusted or self._refused()
 
     def _refused(self) -> bool:
         return bool(self._kazoo.client_state == "AUTH_FAILED")

@@ -78,8 +78,7 @@ class KafkaCoordinator(SpoutCoordinator):
         batch = self._planned(txid, prev_metadata, upto, again=again)
         if batch is PENDING:
             return NOT_READY
-        self._say_trouble()
-        self._say_away()
+        self._say_changes()
         # A txid that was started and failed is planned again, even if no data is left for it. The first one records a
         # start that may move.
         pins = prev_metadata is None and self._source.start != "earliest" and batch and batch.positions.next
@@ -220,19 +219,17 @@ class KafkaCoordinator(SpoutCoordinator):
                 f"txid {txid}: {named(partition)} is new, read from offset {batch.positions.next[partition]}"
             )
 
-    def _say_away(self) -> None:
+    def _say_changes(self) -> None:
+        trouble, before = self._view.trouble, self._trouble
+        self._trouble = trouble
+        if bool(trouble) != bool(before):
+            self._notices.say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
         newly_away, back = sorted(self._view.away - self._away), sorted(self._away - self._view.away)
         self._away = set(self._view.away)
         if newly_away:
             self._notices.say(f"away: {', '.join(map(named, newly_away))}; positions are kept, the others continue")
         if back:
             self._notices.say(f"back: {', '.join(map(named, back))}")
-
-    def _say_trouble(self) -> None:
-        trouble = self._view.trouble
-        if bool(trouble) != bool(self._trouble):
-            self._notices.say(f"the brokers do not answer: {trouble}" if trouble else "the brokers answer again")
-        self._trouble = trouble
 
     def notices(self) -> list[str]:
         """See `SpoutCoordinator`."""

@@ -65,17 +65,14 @@ class Readers:
         try:
             yield reader
         except BaseException:
-            self._drop(key, reader)
+            with self._lock:
+                dropped = [idle.reader for idle in self._idle if idle.key == key]
+                self._idle = [idle for idle in self._idle if idle.key != key]
+            for closing in (reader, *dropped):
+                closing.close()
             raise
         reader.rest()
         self._keep(key, reader)
-
-    def _drop(self, key: str, reader: RangeReader) -> None:
-        with self._lock:
-            dropped = [idle.reader for idle in self._idle if idle.key == key]
-            self._idle = [idle for idle in self._idle if idle.key != key]
-        for closing in (reader, *dropped):
-            closing.close()
 
     def _take(self, key: str, ranges: Mapping[Partition, Range], ids: Mapping[str, str]) -> RangeReader | None:
         with self._lock:
