@@ -53,9 +53,7 @@ class WindowStop:
 class Debugger:
     """Interactive debugger of a replay, on standard input and output.
 
-    Args:
-        topology: the topology to replay.
-        breaks: breakpoints: bolts, methods of bolts (``BOLT.METHOD``), at whose start to stop, or windows.
+    Breakpoints are bolts, methods of bolts (``BOLT.METHOD``), at whose start to stop, or windows.
 
     Raises:
         InputError: a bolt or method does not exist, or has no source.

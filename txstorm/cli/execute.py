@@ -32,13 +32,7 @@ POLL = 0.2
 
 @dataclass(frozen=True)
 class Ending:
-    """Result of a run.
-
-    Attributes:
-        document: the result as ``--json`` prints it.
-        error: the error that ended the run, or None.
-        data_dir: the data directory.
-    """
+    """Result of a run."""
 
     document: Mapping[str, Any]
     error: BaseException | None

@@ -25,9 +25,6 @@ class Interrupts:
 
     The handler only counts signals, because it may interrupt any code; `act` then handles them on the main thread.
     `stop` blocks, so it is called on a separate thread, and the main thread can handle a second signal.
-
-    Args:
-        say: callback that shows a message to the user.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

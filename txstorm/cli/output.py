@@ -130,10 +130,7 @@ def print_json_text(text: str) -> None:
 def grid(titles: Sequence[str] | None, rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
     """Build a table without ruled lines: with column titles or, if `titles` is None, with names and values.
 
-    Args:
-        titles: the column titles; None: two untitled columns, name and value.
-        rows: the cells.
-        right: titles of the right-aligned columns.
+    `right`: titles of the right-aligned columns.
     """
     made = PlainTable(
         box=None, pad_edge=False, show_header=titles is not None, header_style="dim", padding=(0, 2, 0, 0)

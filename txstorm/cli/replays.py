@@ -41,12 +41,8 @@ def code_of(data_dir: str | Path, option: str | None, command: Sequence[str]) ->
     """Load the code of the topology in `data_dir`: as named by `option`, or the recorded one after confirmation.
 
     Importing a module runs it, and the recorded name could be chosen by anyone who can write to the data directory. So
-    it is imported only after confirmation at a terminal, and a recorded factory call is never executed.
-
-    Args:
-        data_dir: the data directory of the topology.
-        option: the value of ``--topology``, or None.
-        command: the words of the command without that option, for the message of a refusal.
+    it is imported only after confirmation at a terminal, and a recorded factory call is never executed. `command`: the
+    words of the command without that option, for the message of a refusal.
 
     Raises:
         InputError: nothing usable is recorded (for example from a notebook), the user did not confirm, or the code

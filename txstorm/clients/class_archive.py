@@ -70,12 +70,8 @@ def make_archive(
 ) -> Path:
     """Start a session, use it as txstorm does, and have Java archive the classes when it ends; return the archive.
 
-    Takes up to a minute, and 200 MB. Call in a process that has not used Spark.
-
-    Args:
-        make_session: creates a session with the given options of Java.
-        target: the file; None: the one that `java_options` uses.
-        table_format: the format of the table that the session writes and reads: ``parquet``, or ``delta``.
+    Takes up to a minute, and 200 MB. Call in a process that has not used Spark. `target`: None for the file that
+    `java_options` uses. `table_format`, of the table that the session writes and reads: ``parquet`` or ``delta``.
 
     Raises:
         InputError: there is no Java or no pyspark, Java cannot write archives, or the directory cannot be written.

@@ -20,10 +20,6 @@ _REMEDY = "; restore"
 class ExternalTable:
     """An external table at one version.
 
-    Args:
-        path: the table's directory.
-        version: the version; None: the newest.
-
     Attributes:
         id: the table's id, which a table that replaced it does not have.
         version: the version.

@@ -83,11 +83,7 @@ class JsonClient:
     def call(self, method: str, path: str, body: bytes | None = None, check: Any = None) -> tuple[Any, bool]:
         """Make a call; return the decoded answer, and whether an earlier attempt of the call had failed.
 
-        Args:
-            method: for example ``POST``.
-            path: for example ``/rows``.
-            body: JSON.
-            check: function that returns what is wrong with the decoded answer, as text; None if nothing is.
+        `check` returns what is wrong with the decoded answer, as text; None if nothing is.
 
         Raises:
             InputError: the service rejects the token, or has no such path (`NotServed`).

@@ -100,10 +100,7 @@ sessions = Sessions()
 def make_session(name: str, *, extra: Mapping[str, str] | None = None, java: str | None = None) -> Any:
     """Create a local classic session configured for txstorm; raise `MissingDependency` if pyspark is not installed.
 
-    Args:
-        name: its name.
-        extra: further settings.
-        java: further options of its Java; None: the archive of classes, if there is one.
+    `java`: further options of its Java; None: the archive of classes, if there is one.
     """
     check_installed()
     from pyspark.sql import SparkSession

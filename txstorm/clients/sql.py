@@ -32,11 +32,8 @@ _ID_BYTES = 20
 class _Database:
     """Some tables of a database, created on first use.
 
-    Args:
-        source: a database URL, or a function that returns the `sqlalchemy.Engine`, called on first use.
-        name: the table, for messages.
-        tables: the definitions of the tables.
-        advice: what to do if a table was not made by txstorm.
+    `source`: a database URL, or a function that returns the `sqlalchemy.Engine`, called on first use. `advice`: what to
+    do if a table was not made by txstorm.
     """
 
     def __init__(

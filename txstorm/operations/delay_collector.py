@@ -76,9 +76,7 @@ class Consumed:
 def directory_positions(data_dir: str | Path, source: str | None = None) -> Consumed:
     """Return the positions in Kafka that the last committed transaction of a data directory has reached.
 
-    Args:
-        data_dir: the data directory; its topology may be running.
-        source: the source of a composite spout; None: all that read Kafka.
+    Its topology may be running. `source`: that of a composite spout; None: all that read Kafka.
 
     Raises:
         AwayError: nothing is committed yet.

@@ -11,10 +11,6 @@ from txstorm.ledger.credentials import ask_with, named_ledger
 def check_ledger(data_dir: str | Path, address: str) -> None:
     """Check that the topology in `data_dir` uses the ledger at `address`; then secrets may be sent to its hosts.
 
-    Args:
-        data_dir: the data directory, as a path or ``file://`` URL.
-        address: ``sqlite:PATH``, ``zookeeper:HOSTS/CHROOT``, ``delta:URI`` or ``memory``.
-
     Raises:
         InputError: `data_dir` uses another ledger, or an argument is malformed.
     """

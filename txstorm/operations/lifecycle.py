@@ -172,11 +172,7 @@ def ask(
 ) -> dict[str, Any]:
     """Send a command to the run in `data_dir`, and wait for its response; also for commands defined by front ends.
 
-    Args:
-        data_dir: the data directory.
-        command: the name for which the run has registered a handler.
-        arguments: JSON values, validated by the run.
-        waiting: time limits and clocks.
+    `command` is the name for which the run has registered a handler, which validates the `arguments`, JSON values.
 
     Returns:
         The handler's result.

@@ -77,13 +77,8 @@ def rewind_target(
     """Find the last transaction at which no partition of any window or join input had reached `time`.
 
     Without windows and joins of event time, the partitions of the topics that the topology reads decide. Nothing is
-    changed, and a run may be live.
-
-    Args:
-        data_dir: the data directory of the topology.
-        time: an aware datetime.
-        component: only the inputs of this windowed component or join count.
-        code: returns the topology; called only if the topics decide.
+    changed, and a run may be live. With `component` only the inputs of that windowed component or join count; `code`
+    returns the topology, and is called only if the topics decide.
 
     Raises:
         InputError: `time` is naive, before the kept history, or after all that was read; or there is no such component.

@@ -279,10 +279,7 @@ def checked_wait(wait: float) -> float:
 def check_chosen(clock: Clock | None, wanted: ChosenClock | None, planned: Clock | None) -> Clock:
     """Return the clock at which a snapshot can be made: `clock` or, for None, that of the last planned transaction.
 
-    Args:
-        clock: the clock that is asked for.
-        wanted: the one that is wanted already.
-        planned: the clock of the last planned transaction.
+    `wanted` is the one that is wanted already, `planned` the clock of the last planned transaction.
 
     Raises:
         InputError: it cannot be made.

@@ -67,9 +67,6 @@ class Pipeline:
     Example::
 
         run(Pipeline.read("sales.toml").topology())
-
-    Attributes:
-        program: the calls that build the topology.
     """
 
     def __init__(self, program: Program) -> None:

@@ -182,13 +182,8 @@ def mark_dropped(where: Path | TableDirectory, dropped: Mapping[str, int], owner
     """Mark every dropped table with the last txid it is valid for, unless it is marked already.
 
     The ledger records the drop first, and nothing is committed in between: if the coordinator dies before the tables
-    are marked, the next one marks them. A table whose directory has been removed is skipped.
-
-    Args:
-        where: the data directory.
-        dropped: table (``changes/…``, ``sinks/…``) → the last txid it is valid for.
-        owner: the topology that the tables belong to.
-        epoch: the epoch of this coordinator.
+    are marked, the next one marks them. A table whose directory has been removed is skipped. `dropped`: table
+    (``changes/…``, ``sinks/…``) → the last txid it is valid for.
 
     Raises:
         FencedError: a newer coordinator has taken over.

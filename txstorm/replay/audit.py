@@ -41,14 +41,8 @@ def audit(
     """Replay `span` on `engine`, and count the txids whose result differs from the committed one.
 
     Works beside a live run. A txid that differs, or whose source is missing, does not end the audit; later txids are
-    compared as if that txid had not differed.
-
-    Args:
-        topology: the code.
-        recording: the recording of the directory to audit.
-        span: the txids to replay.
-        engine: runs the packs; closed at the end.
-        judged: called with the verdict on each txid, in order.
+    compared as if that txid had not differed. `judged` is called with the verdict on each txid, in order. The engine is
+    closed at the end.
 
     Raises:
         StateError: a state is now declared differently, or is no longer retained as of the txid before `span`.
@@ -71,13 +65,8 @@ def replayed(
 ) -> Iterator[ReplayVerdict]:
     """Replay `span` on `engine`, each txid against the committed state before it; see `audit`.
 
-    Args:
-        topology: the code.
-        recording: the recording of the original directory.
-        span: the txids to replay.
-        engine: runs the packs; closed at the end.
-        caught: called with every exception of the commit phase, while its frames still exist.
-        tries: maximum number of attempts at a batch.
+    `caught` is called with every exception of the commit phase, while its frames still exist. A batch gets at most
+    `tries` attempts. The engine is closed at the end.
     """
     topology = topology.completed()
     spill = tempfile.mkdtemp(prefix="txstorm-replay-")
@@ -152,12 +141,7 @@ class _Job:
 class _Packs:
     """Processor of a range of txids on an engine: runs several packs at once, and yields the outcomes in txid order.
 
-    Args:
-        engine: an engine started with the program of the topology.
-        source: the recorded batches.
-        size: number of txids in one pack.
-        jobs: number of packs at once.
-        tries: maximum number of attempts at a batch.
+    A pack has `size` txids, and a batch gets at most `tries` attempts. The engine has been started.
     """
 
     def __init__(self, engine: Engine, source: Source, size: int, jobs: int, tries: int) -> None:
@@ -213,14 +197,8 @@ def replay_txid(topology: Topology, data_dir: str | Path, txid: int, caught: Cau
     """Replay a committed txid from its recorded extents against the state of ``txid - 1``.
 
     Works beside a live run. Spout and bolts run as on the local engine, on the calling thread, with the committed
-    attempt id and stamp; the rows they write are compared with the committed ones and then dropped.
-
-    Args:
-        topology: the code; it must have the recorded id.
-        data_dir: the data directory of the topology.
-        txid: the transaction to replay.
-        caught: called with every exception of user code, while its frames still exist. An exception that it raises
-            itself ends the replay.
+    attempt id and stamp; the rows they write are compared with the committed ones and then dropped. `caught` is called
+    with every exception of user code, while its frames still exist; an exception that it raises itself ends the replay.
 
     Raises:
         InputError: `data_dir` is not a data directory or belongs to another topology; `txid` is not committed, or no

@@ -54,16 +54,8 @@ def backfill(
     """Run the transactions of `span` on `engine` into the data directory `into`, which `check_into` has accepted.
 
     The new directory has its own ledger and tables, with the recorded txids, attempts, stamps and extents. The topology
-    can continue there after `span`.
-
-    Args:
-        topology: the code, which may have changed.
-        recording: the recording of the original data directory.
-        span: the transactions; the first is 1.
-        into: the new directory.
-        engine: runs the packs; closed at the end.
-        origin: location of the code, to be recorded in the new ledger.
-        committed: called with each committed txid.
+    can continue there after `span`. The code may have changed; `origin`, where it is, is recorded in the new ledger.
+    `committed` is called with each committed txid. The engine is closed at the end.
 
     Raises:
         TopologyFailed: user code raised an error; the transactions before it are committed.
@@ -89,10 +81,7 @@ def backfill(
 class RecordedPlanner(SpoutPlanner):
     """Planner of the recorded transactions of a range, and of none after them; replaces the spout's own planner.
 
-    Args:
-        planner: the spout's planner, which supplies the payload of a batch and the positions in a document.
-        recording: the transactions.
-        span: the range.
+    The spout's planner supplies the payload of a batch and the positions in a document.
     """
 
     def __init__(self, planner: SpoutPlanner, recording: Recording, span: Span) -> None:

@@ -153,12 +153,7 @@ def _kept_elsewhere(topology: Topology) -> str:
 
 
 class Source:
-    """Recorded batches as input of packs.
-
-    Args:
-        planner: planner of the topology's spout; it returns the payload of a batch.
-        recording: the recording that contains the batches.
-    """
+    """Recorded batches as input of packs."""
 
     def __init__(self, planner: SpoutPlanner, recording: Recording) -> None:
         self.planner = planner

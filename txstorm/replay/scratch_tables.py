@@ -50,15 +50,10 @@ class ReplayTables:
     `commit` applies a txid to the state before it; `follow` undoes that and applies the recorded changes instead, so
     that a difference in one txid does not cause differences in all later ones.
 
+    `caught` is called with every exception of the commit phase, while its frames still exist.
+
     Raises:
         StateError: a declaration differs from its table, or the state as of `before` is no longer retained.
-
-    Args:
-        data_dir: the data directory of the topology.
-        topology: the code.
-        before: the txid as of which the states begin.
-        committed: the last committed txid.
-        caught: called with every exception of the commit phase, while its frames still exist.
     """
 
     def __init__(

@@ -17,12 +17,8 @@ def check_not_behind(
     """Check that no table is older than the ledger, read earlier; return the newest timeline and txid of any table.
 
     Beside a live run a table may be ahead, or on a later timeline, if a run or a rewind was faster than the reader.
-
-    Args:
-        data_dir: the data directory.
-        owner: the identity of the topology, with the timeline.
-        recorded: table (``changes/…``, ``sinks/…``) → last txid published according to the ledger.
-        names: the tables to check; all by default.
+    `recorded`: table (``changes/…``, ``sinks/…``) → last txid published according to the ledger; of these only `names`
+    are checked.
 
     Raises:
         TableCorrupt: a table is missing, damaged, or older than the ledger.

@@ -122,10 +122,7 @@ def _component_record(data_dir: Path, component: str, txid: int | None) -> Compo
 class ComponentJoin:
     """An interval join as of a transaction.
 
-    Args:
-        data_dir: the data directory.
-        component: the component's id.
-        txid: the transaction; None: the last committed one.
+    `txid`: None for the last committed one.
 
     Raises:
         InputError: there is no such join.

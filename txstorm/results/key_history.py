@@ -97,12 +97,7 @@ class JoinRow:
 class KeyHistory:
     """History of the rows of one key: which txids added, released, matched and expired them.
 
-    Args:
-        join: the join.
-        key: the key's fields, as text.
-        rows: the rows of the key.
-        steps: txid → the positions after it.
-        floor: the txid after which the history is kept.
+    `steps`: txid → the positions after it; `floor`: the txid after which the history is kept.
     """
 
     def __init__(

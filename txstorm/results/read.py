@@ -79,17 +79,11 @@ def read_state(
 ) -> pa.Table:
     """Read the key and value columns of a state: one row per key, sorted by key with None first.
 
-    Equal states have equal rows in the same order. The table's metadata contains the state's name and the txid.
-    Keys that have expired at the stamp of the transaction are omitted.
-
-    Args:
-        data_dir: the data directory.
-        name: the state.
-        txid: the transaction to read as of; the last committed one by default.
-        committed: the topology's last committed txid, if known, as the last ones may not have changed this state.
-        stamps: returns the stamp of the transaction, if keys expire; if it is unknown, the newest stamp of a row is
-            used.
-        whole: include the stamps of rows, and rows of expired keys.
+    Equal states have equal rows in the same order. The table's metadata contains the state's name and the txid. Keys
+    that have expired at the stamp of the transaction are omitted. Pass the topology's last `committed` txid if it is
+    known, as the last ones may not have changed this state. `stamps` returns the stamp of the transaction, if keys
+    expire; if that is unknown, the newest stamp of a row is used. With `whole`, the stamps of rows and rows of expired
+    keys are included.
 
     Raises:
         StateError: there is no such state; or the txid is not committed, older than the state, or no longer kept.
@@ -164,14 +158,8 @@ def check_txid(what: str, wanted: int, last: int) -> None:
 def read_changes(data_dir: Path, name: str, first: int, last: int, committed: int | None = None) -> pa.Table:
     """Read the change rows of txids `first` to `last`: keys, values, ``_txid``, ``_prev``, ``_op``; by txid, then key.
 
-    If keys have a time to live, ``_stamp`` follows the values.
-
-    Args:
-        data_dir: the data directory.
-        name: the state.
-        first: the first txid.
-        last: the last txid, included.
-        committed: the topology's last committed txid; if given, the range is checked against it.
+    If keys have a time to live, ``_stamp`` follows the values. If the topology's last `committed` txid is given, the
+    range is checked against it.
 
     Raises:
         StateError: there is no such state; `last` is not committed; `first` is greater than `last`, or below 1; or the

@@ -29,12 +29,7 @@ RANK, ROW, EVICTION = "_rank", "_row", "_eviction"
 
 @dataclass(frozen=True)
 class View:
-    """A Spark SQL view.
-
-    Attributes:
-        name: the name of the view.
-        query: its SELECT statement.
-    """
+    """A Spark SQL view."""
 
     name: str
     query: str

@@ -53,10 +53,7 @@ class OpenWindow:
 class ComponentWindows:
     """The windows of one component as of a transaction.
 
-    Args:
-        data_dir: the data directory.
-        component: the component's id.
-        txid: the transaction; None: the last committed one.
+    `txid`: None for the last committed one.
 
     Raises:
         StateError: `txid` is not committed, or no longer kept.
@@ -206,9 +203,7 @@ class ComponentWindows:
     def tuples(self, end: datetime, key: Sequence[Any] | None = None) -> pa.Table:
         """Return the buffered tuples of one window, by unit, time and arrival.
 
-        Args:
-            end: the window's end.
-            key: its key, for windows per key; None: those of all keys or tasks.
+        `key`: None for those of all keys or tasks.
 
         Raises:
             InputError: no tuple of such a window is buffered as of this txid, or it slides by count.

@@ -73,9 +73,7 @@ class Delay(Report):
 def delay_app(*, stale: float = STALE, clock: Callable[[], float] = time.monotonic) -> Any:
     """Build the FastAPI application of the data delay API, which `serve` guards.
 
-    Args:
-        stale: seconds after which a report is called stale.
-        clock: clock, in seconds.
+    `stale`: seconds after which a report is called stale.
     """
     reports: dict[str, tuple[Report, float]] = {}
     app = FastAPI(

@@ -125,13 +125,7 @@ def _bracketed(host: str) -> str:
 def serve(app: FastAPI, door: Door, port: int, listening: Callable[[str], None]) -> None:
     """Serve `app` behind `door` until SIGTERM or SIGINT; requests in flight are answered first.
 
-    Call from the main thread.
-
-    Args:
-        app: the application.
-        door: the address to listen on, and who may call.
-        port: the port; 0: any free one.
-        listening: called with the URL once connections are accepted.
+    Call from the main thread. `listening` is called with the URL once connections are accepted; port 0 is any free one.
 
     Raises:
         InputError: the address cannot be used.
@@ -164,10 +158,6 @@ class Guard:
     Whatever serves HTTP stands behind it. It answers 403 to a host name that is not the server's own, as a page has
     whose name was made to point here, and to the `Origin` of another site; 401 without the token; 415 to a request that
     may change something and is not declared as JSON, which no page can send elsewhere without being permitted to.
-
-    Args:
-        app: the application behind it.
-        door: who may call.
     """
 
     def __init__(self, app: Any, door: Door) -> None:

@@ -239,10 +239,7 @@ def _replace(store: Any, body: bytes) -> Replaced:
 def store_app(store: JoinStore, name: str, *, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
     """Return the application of `store`, which must keep a mark (`MarkedJoinStore`); `serve` guards it.
 
-    Args:
-        store: where the rows are.
-        name: its name for `GET /store`, without credentials.
-        max_body_bytes: the most bytes that the body of a request may have.
+    `name`: for `GET /store`, without credentials.
     """
     app = FastAPI(title="txstorm join store", version=str(API), description=ABOUT, redoc_url=None)
     calls = _Calls(store, max_body_bytes)

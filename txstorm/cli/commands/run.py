@@ -129,11 +129,8 @@ def run_target(
 ) -> int:
     """Run a topology, given the arguments of `run`; return the exit code.
 
-    Args:
-        given: the arguments and options of `run`, under their names.
-        changed: changes the topology before it is run.
-        added: returns what the result has besides.
-        want: the clock at which a snapshot is wanted.
+    `changed` changes the topology before it is run; `added` returns what the result has besides; `want` is the clock at
+    which a snapshot is wanted.
     """
     if given.until_txid is not None and (given.available_now or given.end_of_input):
         raise typer.BadParameter("give --until-txid, or --available-now or --end-of-input, not both")

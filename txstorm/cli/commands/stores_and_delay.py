@@ -184,14 +184,7 @@ def _poster(name: str, url: str | None, token: str | None) -> Callable[[Mapping[
 
 
 class _Reporting:
-    """Repeated reports of one collector, until a signal arrives.
-
-    Args:
-        name: what is reported under.
-        collector: makes the reports.
-        post: sends a report.
-        as_json: whether to print every report as a line of JSON.
-    """
+    """Repeated reports of one collector, until a signal arrives."""
 
     def __init__(
         self, name: str, collector: DelayCollector, post: Callable[[Mapping[str, Any]], None], *, as_json: bool

@@ -136,8 +136,7 @@ class ControlTable:
     def open(cls, uri: str) -> ControlTable | None:
         """Open the table at its newest version; None if it does not exist.
 
-        Args:
-            uri: an absolute path, or a URI that delta-rs supports; credentials come from the environment.
+        The URI is an absolute path, or one that delta-rs supports; credentials come from the environment.
 
         Raises:
             DataDirectoryError: the table's log cannot be read, or the store cannot be reached.
@@ -208,12 +207,8 @@ class ControlTable:
     ) -> None:
         """Write the next version, with the document `info`, if this handle is at the newest version.
 
-        Passes the fault points ``ledger.before`` and ``ledger.written`` (between write and response).
-
-        Args:
-            info: the document.
-            adds: path and size of data files to add.
-            removes: paths of data files to remove.
+        Passes the fault points ``ledger.before`` and ``ledger.written`` (between write and response). `adds`: path and
+        size of data files.
 
         Raises:
             ConflictError: that version already exists.

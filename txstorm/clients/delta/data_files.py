@@ -73,11 +73,7 @@ class Wanted:
 class Selected:
     """Selected rows of a table version, and the files that may contain them according to their statistics.
 
-    Args:
-        table: the table's directory.
-        schema: the table's columns.
-        actions: the table's files, one per row, as described in its log.
-        wanted: the selection.
+    `actions`: the table's files, one per row, as described in its log.
     """
 
     def __init__(self, table: Path, schema: pa.Schema, actions: pa.Table, wanted: Wanted) -> None:

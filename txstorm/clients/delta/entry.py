@@ -118,11 +118,8 @@ def commit_info(commit: Commit, columns: list[Any] | None = None) -> dict[str, A
 def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapping[str, Any] | None = None) -> bytes:
     """Encode the log entry of `commit`.
 
-    Args:
-        commit: the commit.
-        info: its commit info, except the operation.
-        now: the current time, in milliseconds since 1970.
-        columns: the ``metaData`` action, if the commit sets columns and properties of the table.
+    `info`: its commit info, except the operation; `columns`: the ``metaData`` action, if it sets columns and
+    properties; `now` in milliseconds.
     """
     actions = [*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])]
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
@@ -217,12 +214,8 @@ def make_durable(table: Path, entries: Iterable[Path], *, again: bool = False) -
 
     delta-rs and Spark do not sync what they write. Entries of tables that Spark writes to are synced as they are,
     together with the data files that they reference; other entries are rewritten, so that no reader sees content whose
-    sync has failed. Entries that `put_entry` has just written are synced already and need not be passed.
-
-    Args:
-        table: the table's directory.
-        entries: log entries; missing ones are skipped.
-        again: an earlier sync of `entries` may have failed, so rewrite even Spark's entries and files.
+    sync has failed. Entries that `put_entry` has just written are synced already and need not be passed. Missing
+    entries are skipped. With `again`, as an earlier sync may have failed, even Spark's entries and files are rewritten.
 
     Raises:
         OSError: a file cannot be written or synced; call this with `again` next time.

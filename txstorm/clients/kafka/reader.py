@@ -34,10 +34,7 @@ class RangeReader:
     """Reader of offset ranges with one consumer, which is assigned to partitions and never joins a group.
 
     Ranges that begin where the previous ranges ended need no seek, since records fetched beyond a range are buffered.
-
-    Args:
-        settings: settings for librdkafka, on top of defaults that suit the reading of ranges.
-        isolation: isolation level; see `Cluster`.
+    `settings` of librdkafka are on top of defaults that suit the reading of ranges.
     """
 
     def __init__(self, settings: Mapping[str, Any], isolation: str = "read_committed") -> None:

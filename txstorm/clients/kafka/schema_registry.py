@@ -31,11 +31,7 @@ _HEADER = struct.Struct(">bI")
 class SchemaRegistry:
     """Client for one schema registry, which requests each schema once and caches it.
 
-    Args:
-        url: the registry's address, ``http://…`` or ``https://…``.
-        auth: user and password; None: no authentication.
-        ca_file: PEM file of the certificate authority; None: the system's authorities.
-        seconds: timeout of one request, in seconds.
+    `ca_file`: PEM file of the certificate authority; None: the system's authorities. `seconds`: timeout of one request.
     """
 
     def __init__(

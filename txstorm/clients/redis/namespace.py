@@ -61,13 +61,8 @@ return {'ok', epoch}
 class RedisNamespace:
     """The changes of one namespace in Redis, opened with an epoch. Not thread-safe.
 
-    Places are passed as text, ``TIMELINE:TXID``.
-
-    Args:
-        address: the server.
-        namespace: the first key; the other two begin with it.
-        owner: identity of the owner; empty: any.
-        epoch: epoch of the coordinator; None: the one found.
+    Places are passed as text, ``TIMELINE:TXID``. An empty `owner` is any; `epoch`: that of the coordinator; None: the
+    one found.
 
     Raises:
         FencedError: the namespace was opened with a higher epoch.

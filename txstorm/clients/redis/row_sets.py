@@ -82,10 +82,6 @@ class RowSets:
 
     The first call checks format and settings of the server.
 
-    Args:
-        address: the server.
-        prefix: what all its keys begin with.
-
     Raises, in every call:
         StateError: the rows are of a newer format, or some were lost.
         InputError: the server rejects the credentials, is too old, or evicts rows.

@@ -65,10 +65,6 @@ class ZooKeeperSession:
     When the servers end the session, it is replaced with a new one. A call that must be made in a particular session
     passes the id of that session, an earlier value of the property `session`.
 
-    Args:
-        hosts: ``host:port`` of the servers, separated by commas.
-        options: timeouts, credentials and encryption.
-
     Raises:
         Unreachable: none of `hosts` responded within ``options.connect_timeout``; the message gives the last cause.
         InputError: the servers refused the credentials.

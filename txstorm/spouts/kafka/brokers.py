@@ -33,11 +33,7 @@ GOODBYE = 1.0
 
 
 class Aside:
-    """Background thread for one request at a time; call from one thread, which must share no state with `work`.
-
-    Args:
-        patience: maximum seconds that `ask` blocks.
-    """
+    """Background thread for one request at a time; call from one thread, which must share no state with `work`."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -84,10 +80,6 @@ class Offsets:
 
     A leader that did not answer in time is not awaited again until it has answered a request in the background.
 
-    Args:
-        cluster: client of the brokers.
-        patience: seconds to wait for a leader.
-
     Attributes:
         stale: whether an answer showed that the known leaders or topics have changed.
     """
@@ -101,9 +93,7 @@ class Offsets:
     def ask(self, topics: Mapping[str, Topic], wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Request offsets; return those of the partitions whose leaders answered.
 
-        Args:
-            topics: topics with the leaders of their partitions.
-            wanted: partition → the offset to request; see `Cluster.ask`.
+        `wanted`: partition → the offset to request, as for `Cluster.ask`.
         """
         groups: dict[int, dict[Partition, int]] = {}
         for (topic, number), spec in wanted.items():
@@ -160,11 +150,6 @@ class WouldAskError(Exception):
 
 class KafkaView:
     """Cached view of topics and end offsets, which asks the brokers if needed, with a timeout of a few seconds.
-
-    Args:
-        source: the options of the spout, including its topics.
-        cluster: client of the brokers.
-        monotonic: clock, in seconds.
 
     Attributes:
         topics: existing topics, as of the last listing.

@@ -38,15 +38,7 @@ PATIENCE = 0.2
 
 
 class KafkaCoordinator(SpoutCoordinator):
-    """Coordinator that plans offset ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`.
-
-    Args:
-        source: the options of the spout.
-        component: the spout's id.
-        cluster: client of the brokers; created by default.
-        monotonic: clock, in seconds.
-        patience: maximum seconds that the driver is blocked for an answer of the brokers.
-    """
+    """Coordinator that plans offset ranges; see `txstorm.spouts.kafka.spout.TransactionalKafkaSpout`."""
 
     def __init__(
         self,

@@ -58,11 +58,7 @@ class Text(Decoder):
 
 
 class Each(Decoder):
-    """Decoder that calls a function for the bytes of every value; the function raises if it cannot decode them.
-
-    Args:
-        decode: the function; it is shipped to the workers.
-    """
+    """Decoder that calls a function for the bytes of every value; the function raises if it cannot decode them."""
 
     def __init__(self, decode: Callable[[bytes], Any]) -> None:
         self._decode = decode
@@ -115,9 +111,6 @@ class Avro(Decoder):
 
 class Fields(Decoder):
     """Decoder of JSON objects with fields of declared types, which records have in place of the value.
-
-    Args:
-        types: field → Python or Arrow type.
 
     Attributes:
         objects: the reader of objects.

@@ -166,10 +166,7 @@ def plan_ranges(
 ) -> dict[Partition, Range]:
     """Plan the next ranges: of every topic as many offsets as its budget allows, shared fairly among its partitions.
 
-    Args:
-        positions: partition → its next offset.
-        ends: partition → its end now; a partition without an end is not read.
-        budgets: topic → maximum number of offsets in a transaction.
+    A partition without an end is not read.
     """
     ranges = {}
     for topic, budget in budgets.items():
@@ -211,11 +208,7 @@ Sample = Callable[[Partition, Range], float | None]
 class Sizes:
     """Estimates of record sizes, which turn a topic's budget in bytes into one in offsets.
 
-    Args:
-        rows: maximum number of offsets of a topic in a transaction.
-        size: maximum number of bytes, as an estimate.
-        sample: function that measures a range; called at most every `AGE` seconds for each topic.
-        monotonic: clock, in seconds.
+    `sample` is called at most every `AGE` seconds for each topic.
     """
 
     def __init__(self, rows: int, size: int, sample: Sample, monotonic: Callable[[], float]) -> None:

@@ -29,12 +29,7 @@ class _Idle:
 
 
 class Readers:
-    """Pool of readers, each lent to one batch at a time; at most `IDLE` are kept idle, for at most a minute.
-
-    Args:
-        make: creates a reader from settings and isolation level.
-        monotonic: clock, in seconds.
-    """
+    """Pool of readers, each lent to one batch at a time; at most `IDLE` are kept idle, for at most a minute."""
 
     def __init__(
         self,

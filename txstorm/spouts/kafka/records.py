@@ -60,13 +60,7 @@ def emit_records(
 ) -> None:
     """Emit the records of one range and report its digest; records that cannot be decoded are refused one by one.
 
-    Args:
-        source: options of the spout, with the fields to emit and the decoders.
-        where: name of spout and txid, for errors.
-        partition: the partition that was read.
-        extent: the range that was read.
-        messages: the records of the range, as `confluent_kafka.Message`.
-        collector: receives the tuples.
+    `where` names spout and txid, for errors.
     """
     digest = PartitionDigest()
     for chunk in _chunks(messages):
