@@ -1,4 +1,4 @@
-"""What commands share: arguments, options, the enumerations of their values, and the form of a result."""
+"""Arguments and options shared by several commands, the enumerations of their values, and the form of a result."""
 
 from __future__ import annotations
 

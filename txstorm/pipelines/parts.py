@@ -1,4 +1,4 @@
-"""What the parts of a pipeline have in common: the model of a section, and its site, where it notes what it adds."""
+"""Base of the parts of a pipeline: the model of a section, and its site, where it notes what it adds."""
 
 from __future__ import annotations
 

@@ -115,38 +115,27 @@ class ComponentWindows:
         for unit in self._units.values():
             for number, count in unit.late:
                 late[tuple(every[number][:2])] += count
-        newest, found = self._record.progress.newest, []
+        newest, found, times = self._record.progress.newest, [], list[int | None]()
         for number in self._about.get("read", range(len(every))):
             component, stream, _ = every[number]
             parts = {part: one for (of, part), one in newest.items() if of == number}
             least = min(parts.items(), key=lambda item: item[1].time, default=None)
+            times.append(None if least is None else least[1].time)
             found.append(
                 {
                     "component": component,
                     "stream": stream,
-                    "newest": None if least is None else time_text(least[1].time),
+                    "newest": time_text(times[-1]),
                     "partitions": {part: time_text(one.time) for part, one in sorted(parts.items()) if part},
                     "slowest_partition": (least[0] or None) if least is not None else None,
                     "late": late[component, stream],
-                    "_time": None if least is None else least[1].time,
                 }
             )
-        self._mark_holding(found)
-        return found
-
-    def _mark_holding(self, inputs: list[dict[str, Any]]) -> None:
-        missing = [one for one in inputs if one["_time"] is None]
         choose = max if self.declared.get("policy") == "max" else min
-        known = [one["_time"] for one in inputs if one["_time"] is not None]
-        for one in inputs:
-            if not self.event_time or self.watermark == END:
-                holds = False
-            elif missing and choose is min:
-                holds = one in missing
-            else:
-                holds = bool(known) and one["_time"] == choose(known)
-            one["holds_back"] = holds
-            del one["_time"]
+        known = [time for time in times if time is not None]
+        last = None if choose is min and len(known) < len(times) else choose(known, default=-1)
+        ended = not self.event_time or self.watermark == END
+        return [{**one, "holds_back": not ended and time == last} for one, time in zip(found, times, strict=True)]
 
     @property
     def late(self) -> int:

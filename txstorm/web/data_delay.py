@@ -28,14 +28,8 @@ STALE = 60.0
 
 REFUSALS = {
     400: "The name is none, or too many names have reports.",
-    401: "The token is missing or wrong.",
-    403: "The host name or the origin is foreign.",
     404: "Nothing has been reported for the name.",
-    413: "The body is too large.",
-    415: "The body is not declared as JSON.",
-    422: "The body is not as described.",
 }
-"""Statuses other than 200, and what they say."""
 YEAR_10000 = 253_402_300_800_000
 Time = Annotated[float, Field(ge=0, lt=YEAR_10000, allow_inf_nan=False)]
 Offset = Annotated[int, Field(ge=-1)]

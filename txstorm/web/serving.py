@@ -233,9 +233,19 @@ def json_content(kind: Any) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": resolved(schema)}}}
 
 
-def refusals(causes: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """Return what an OpenAPI document says of statuses that refuse a request: their causes, and the body."""
-    return {status: {"description": cause, **json_content(Refusal)} for status, cause in causes.items()}
+_REFUSALS = {
+    401: "The token is missing or wrong.",
+    403: "The host name or the origin is foreign.",
+    413: "The body is too large.",
+    415: "The body is not declared as JSON.",
+    422: "The body is not as described.",
+}
+
+
+def refusals(own: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Return what an OpenAPI document says of statuses that refuse a request: those of all servers, and `own`."""
+    causes = sorted({**_REFUSALS, **own}.items())
+    return {status: {"description": cause, **json_content(Refusal)} for status, cause in causes}
 
 
 async def bounded_body(request: Request, limit: int) -> bytes:

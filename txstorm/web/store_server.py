@@ -45,16 +45,7 @@ integers: UTC microseconds since 1970.
 
 Errors are `{"detail": TEXT}`; after a 503 the call may be repeated.
 """
-REFUSALS = {
-    401: "The token is missing or wrong.",
-    403: "The host name or the origin is foreign.",
-    409: "The store refuses the call.",
-    413: "The body is too large.",
-    415: "The body is not declared as JSON.",
-    422: "The body is not as described.",
-    503: "The store cannot be reached.",
-}
-"""Statuses other than 200, and what they say."""
+REFUSALS = {409: "The store refuses the call.", 503: "The store cannot be reached."}
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _JSON = "application/json"
 

@@ -416,12 +416,14 @@ class DeltaHandle:
         return self._logged(version) or {}
 
     def _logged(self, version: int) -> Mapping[str, Any] | None:
-        # The archived entry takes precedence over anything that a stale writer has put into the log since. An entry
-        # that is found in neither directory may have been moved between the two look-ups.
-        archived = self.path / f"{ARCHIVE}/{entry_name(version)}"
-        for entry in (archived, self.log_entry(version), archived):
+        # The archived entry takes precedence over anything that a stale writer has put into the log since.
+        return self._kept(entry_name(version), own_info, ARCHIVE, LOG)
+
+    def _kept(self, name: str, read: Callable[[Path], Answer], first: str, then: str) -> Answer | None:
+        """Read an entry in one of two directories; None if it is in neither. It may be moved between two look-ups."""
+        for folder in (first, then, first):
             try:
-                return _undamaged(entry, own_info)
+                return _undamaged(self.path / folder / name, read)
             except FileNotFoundError:
                 continue
         return None
@@ -444,12 +446,7 @@ class DeltaHandle:
 
     def paths_of_entry(self, name: str) -> list[str]:
         """Return the paths of the files that an entry adds or removes; raise `TableCorrupt` if the entry is damaged."""
-        for folder in (LOG, ARCHIVE, LOG):  # it may be moved between two look-ups
-            try:
-                return _undamaged(self.path / folder / name, lambda entry: list(checked_paths(entry)))
-            except FileNotFoundError:
-                continue
-        return []
+        return self._kept(name, lambda entry: list(checked_paths(entry)), LOG, ARCHIVE) or []
 
     def read(
         self,

@@ -97,7 +97,7 @@ def run_network(
     modules = tuple(allow or ())
     own, core = _settings(settings or [])
     check_files(configuration, modules, lines=not str(core.get("on_error")).startswith("dead_letter"))
-    given = {"data_dir": data_dir, "ledger": ledger, "available_now": not stay, "settings": core}
+    given: dict[str, Any] = {"data_dir": data_dir, "ledger": ledger, "available_now": not stay, "settings": core}
     if engine is not None:
         topology = build_topology(configuration, id, allow=modules, max_batch_rows=own.get("max_batch_rows", 1000))
         ending, run = execute(topology, console, standby=standby, engine=engine.value, **given), None
