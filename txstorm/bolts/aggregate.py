@@ -1,4 +1,4 @@
-"""Partial aggregates, computed per task and in parallel in the processing phase, to keep the commit phase small."""
+"""Ready-made aggregates: partial ones per task, to keep the commit phase small; committers that count or sum per key."""
 
 from __future__ import annotations
 
