@@ -1,4 +1,4 @@
-"""Ready-made aggregates: partial ones per task, to keep the commit phase small; committers that count or sum per key."""
+"""Ready-made aggregates: partial ones, which keep the commit phase small, and committers that count or sum per key."""
 
 from __future__ import annotations
 
