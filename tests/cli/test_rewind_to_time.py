@@ -14,8 +14,8 @@ from window_bolts import Emitting
 import txstorm
 from txstorm import Duration, TransactionalTopologyBuilder, rewind
 from txstorm.errors import DataDirectoryError, InputError
+from txstorm.operations import rewind_target as positions
 from txstorm.operations.rewind_target import rewind_target
-from txstorm.results import positions
 from txstorm.results.views import committed_txid, kept_txid
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout

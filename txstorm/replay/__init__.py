@@ -1,5 +1,5 @@
 """Replays of committed transactions: one (debugger), a range (audit), or all of them into new tables (backfill).
 
 May import: runtime and everything below it.
-Start: single.py.
+Start: audit.py.
 """

@@ -10,7 +10,8 @@ from recovery_cases import eventually
 
 from txstorm.errors import BlockedError, HeldError, InputError, TableCorrupt
 from txstorm.ledger.open import open_ledger
-from txstorm.operations.lifecycle import abandon, kill
+from txstorm.operations.lifecycle import kill
+from txstorm.operations.repair import abandon
 from txstorm.operations.status import read_inspection, read_status
 
 

@@ -185,7 +185,7 @@ def repair(
 
     Example: txstorm repair txstorm-data/word-count --abandon 17
     """
-    from txstorm.operations.lifecycle import abandon as abandon_group
+    from txstorm.operations.repair import abandon as abandon_group
 
     found = abandon_group(at_ledger(data_dir, ledger), abandon)
     first, last = found["abandoned"]

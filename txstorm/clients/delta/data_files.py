@@ -202,11 +202,6 @@ def with_bounds(actions: pa.Table, column: str, bounds: Mapping[str, tuple[Any, 
     return actions
 
 
-def is_silent(stats: Iterable[Mapping[str, Any]], column: str) -> bool:
-    """Return whether any file has bounds for other columns only, so that deltalake wrongly skips it in a filter."""
-    return any(file.get("minValues") and bounds_in(file, column) is None for file in stats)
-
-
 def _checkpointed(part: Path) -> Iterator[tuple[str, str | None]]:
     """Yield path and statistics of files that one part of a checkpoint adds, including sidecars of a v2 checkpoint."""
     if part.suffix == ".json":  # v2: adds are in sidecars

@@ -32,7 +32,6 @@ from txstorm.clients.delta.data_files import (
     Selected,
     Wanted,
     bounds_in,
-    is_silent,
     parsed,
     stats_of,
     with_bounds,
@@ -405,8 +404,6 @@ class DeltaHandle:
         while (info := self._logged(version)) is not None:
             yield LogEntry(version, info)
             version -= 1
-        if version < 0:
-            return
         for entry in archived_entries(self.path):  # the archive has gaps: versions that no savepoint needs
             if (older := version_of(entry.name)) is not None and older <= version:
                 yield LogEntry(older, _undamaged(entry, own_info))
@@ -511,9 +508,9 @@ class DeltaHandle:
         return self._stats
 
     def is_silent(self, column: str) -> bool:
-        """Return whether any file of this version has min/max statistics for other columns, but not for `column`."""
-        stats = self._stats_here()
-        return is_silent((stats.get(file.path, {}) for file in self.files()), column)
+        """Return whether any file has bounds of other columns only, so that deltalake wrongly skips it in a filter."""
+        found = (self._stats_here().get(file.path, {}) for file in self.files())
+        return any(stats.get("minValues") and bounds_in(stats, column) is None for stats in found)
 
 
 def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Window, DeltaTable]:

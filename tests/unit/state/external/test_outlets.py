@@ -12,7 +12,7 @@ from topology_samples import Silent
 from txstorm import Outlet, OutletWriter, TransactionalTopologyBuilder, explain, open_ledger, run
 from txstorm.books.books import Books
 from txstorm.errors import BlockedError, FencedError, InputError, StateError, TableCorrupt, TopologyError
-from txstorm.operations.lifecycle import abandon
+from txstorm.operations.repair import abandon
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 from txstorm.storage.tables.intent import STAGED
