@@ -273,7 +273,8 @@ def all_checks(started: Callable[[str], None]) -> Iterator[Check]:
     """
     yield python()
     spark_missing = []
-    for one in (java, *(partial(package, one) for one in PACKAGES)):
+    packages: list[Callable[[], Check]] = [partial(package, one) for one in PACKAGES]
+    for one in (java, *packages):
         check = one()
         if check.needed_for == "spark" and not check.ok:
             spark_missing.append(check.name)
