@@ -110,6 +110,8 @@ class Line(NamedTuple):
 
 def show(document: Mapping[str, Any], *parts: str | Grid | Line, as_json: bool) -> None:
     """Print a result: its document as one line of JSON or, without ``--json``, its parts, one below the other."""
+    from rich.text import Text
+
     from txstorm.cli.output import grid, print_json, stderr, stdout
 
     if as_json:
@@ -120,4 +122,4 @@ def show(document: Mapping[str, Any], *parts: str | Grid | Line, as_json: bool) 
             stdout().print(grid(*part))
         else:
             line = part if isinstance(part, Line) else Line(part, "")
-            (stderr() if line.aside else stdout()).print(line.text, style=line.style or None, soft_wrap=True)
+            (stderr() if line.aside else stdout()).print(Text(line.text, line.style), soft_wrap=True)
