@@ -89,9 +89,9 @@ MUTANTS = (
     ),
     Mutant(
         "a_right_row_of_the_same_transaction_is_late",
-        "KeyHistory._was_there",
-        "right.added <= left.ended",
-        "right.added < left.ended",
+        "KeyHistory.__init__",
+        "right.added <= txid",
+        "right.added < txid",
         "tests/cli/test_join_command.py",
     ),
     Mutant(

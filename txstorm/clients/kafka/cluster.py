@@ -361,10 +361,7 @@ def _offset(answer: Future[Any]) -> Future[int | None]:
 
 
 class GroupPositions:
-    """Writer that commits read positions to a consumer group without members, for tools that show a reader's lag.
-
-    The consumer is created with the first positions.
-    """
+    """Writer that commits read positions to a consumer group without members, for tools that show a reader's lag."""
 
     def __init__(
         self, settings: Mapping[str, Any], group: str, monotonic: Callable[[], float] = time.monotonic
@@ -386,7 +383,8 @@ class GroupPositions:
         """Commit what is noted; a failure is only logged."""
         if not self._unwritten:
             return
-        self._consumer = self._consumer or consumer(self._settings, Troubles())
+        if self._consumer is None:
+            self._consumer = consumer(self._settings, Troubles())
         try:
             self._consumer.poll(0)
             self._consumer.commit(offsets=topic_partitions(self._unwritten), asynchronous=not waiting)
