@@ -88,9 +88,7 @@ def _() -> Builder:
     return builder
 
 
-case("missing grouping", "bolt 'b'", "subscribes to nothing", ".shuffle_grouping('lines')")(
-    lambda: bolt(lambda b: None)
-)
+case("no grouping", "bolt 'b'", "subscribes to nothing", ".shuffle_grouping('lines')")(lambda: bolt(lambda b: None))
 case("undeclared field", "bolt 'b'", "has no field 'lime'", "it has 'line'")(
     lambda: bolt(lambda b: b.fields_grouping("lines", ["lime"]))
 )
@@ -122,9 +120,7 @@ for name, made in {
     "column of another type": DeltaSink("out", {"line": int}),
     "key of another type": CountByKey({"line": bytes}, "counts"),
     "time of windows": Emitting("n", len).with_tumbling_window(Duration(1)).with_timestamp_field("line"),
-    "time of aggregates": WindowAggregate("line", n="count")
-    .with_tumbling_window(Duration(1))
-    .with_timestamp_field("line"),
+    "aggregates": WindowAggregate("line", n="count").with_tumbling_window(Duration(1)).with_timestamp_field("line"),
     "time of a side": IntervalJoin(*SIDES, before=Duration(1)),
     "time of a lone side": StoreFeed(SIDES[0], MemoryStore(), retain=Duration(1)),
 }.items():

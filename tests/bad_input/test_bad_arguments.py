@@ -66,15 +66,7 @@ def test_arguments_of_run(name, in_tmp):
         go(made, **{"data_dir": in_tmp / "data", **options})
 
 
-FAULTS = [
-    "p6.before",
-    "p6.before:stop:1",
-    "p6.before:kill:0",
-    "p6.before:kill:x",
-    "p6.before:kill:²",
-    "a:kill:1:2",
-    "p",
-]
+FAULTS = ["p6.before", "p6.before:stop:1", "p6.before:kill:0", "p6.after:kill:x", "p6.before:kill:²", "a:kill:1:2", "p"]
 
 
 @pytest.mark.parametrize("text", FAULTS, ids=ascii)

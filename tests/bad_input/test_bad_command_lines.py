@@ -43,7 +43,7 @@ def run(*arguments, target=WORDS):
     return "run", target, "--engine", "local", "--available-now", *arguments
 
 
-TOPOLOGIES = ["unknown component", "cycle", "missing grouping", "undeclared field", "undeclared stream", "one id twice"]
+TOPOLOGIES = ["unknown component", "cycle", "no grouping", "undeclared field", "undeclared stream", "one id twice"]
 TOPOLOGIES += ["holds a lock", "float key", "state twice", "setting value", "sink name 'a\\x00b'", "topology name '..'"]
 
 
