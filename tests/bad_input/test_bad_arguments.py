@@ -8,10 +8,6 @@ from txstorm.errors import InputError, SettingError, TopologyError
 
 SETTINGS = {
     "near name": ({"max_spout_pendng": 4}, Says(SettingError, "'max_spout_pendng'", "unknown", "'max_spout_pending'")),
-    "near Storm key": (
-        {"topology.max.spout.pendin": 4},
-        Says(SettingError, "'topology.max.spout.pendin'", "unknown", "did you mean 'topology.max.spout.pending'"),
-    ),
     "far name": ({"zzz": 4}, Says(SettingError, "'zzz'", "unknown setting", "known are max_spout_pending")),
     "port": ({"transactional.zookeeper.port": 0}, Says(SettingError, "zookeeper_port", "got 0", "or equal to 1")),
     "zero": ({"max_group_txids": 0}, Says(SettingError, "max_group_txids", "got 0", "greater than or equal to 1")),
@@ -23,10 +19,6 @@ SETTINGS = {
     "policy": (
         {"on_error": "retry"},
         Says(SettingError, "on_error", "got 'retry'", "fail_topology, retry(N), dead_letter"),
-    ),
-    "twice": (
-        {"max_spout_pending": 1, "topology.max.spout.pending": 2},
-        Says(SettingError, "max_spout_pending", "given twice", "give it once"),
     ),
 }
 

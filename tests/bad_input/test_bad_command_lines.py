@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bad_input_cases import environment, listing, run_words, topology, write_words
+from bad_input_cases import environment, listing, run_words, write_words
 from bad_topologies import CASES
 
 import txstorm
@@ -43,11 +43,17 @@ def run(*arguments, target=WORDS):
     return "run", target, "--engine", "local", "--available-now", *arguments
 
 
-TOPOLOGIES = ["unknown component", "cycle", "no grouping", "undeclared field", "undeclared stream", "one id twice"]
-TOPOLOGIES += ["holds a lock", "float key", "state twice", "setting value", "sink name 'a\\x00b'", "topology name '..'"]
+TOPOLOGIES = [
+    "unknown component",
+    "no grouping",
+    "undeclared field",
+    "undeclared stream",
+    "holds a lock",
+    "setting value",
+]
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES, ids=ascii)
+@pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("action", ["run", "validate"])
 def test_bad_topologies(action, name, refused):
     target = f"bad_jobs:bad({name!r})"
@@ -175,7 +181,3 @@ def test_streams_that_are_closed(closed, in_tmp, command):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     command.printed("state", "data", "counts")
     assert read_state(in_tmp / "data", "counts").to_pydict() == {"word": ["a", "b", "c"], "n": [2, 1, 1]}
-
-
-def test_a_target_that_is_built_is_what_the_tables_use(in_tmp):
-    assert topology(write_words(in_tmp / "words.txt")).id == "words"

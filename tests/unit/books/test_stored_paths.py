@@ -45,10 +45,15 @@ def test_an_intent_with_another_path_is_refused(intent, path):
         Intent.from_json(rewritten(intent, more=[staged]))
 
 
-@pytest.mark.parametrize("uri", ["maps/../..", "/tmp", "maps", "maps/a/b", "", None, "maps/other", "state/counts"])
-def test_an_intent_with_another_directory_is_refused(intent, uri):
+URIS = ["maps/../..", "/tmp", "maps", "maps/a/b", "", None, "maps/other", "state/counts"]
+TABLES = [{"uri": uri} for uri in URIS] + [{"kind": "other"}, {"kind": "dead-letters"}]
+TABLES += [{"name": "../counts", "uri": "maps/../counts"}, {"name": "", "uri": "maps/"}]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=str)
+def test_an_intent_with_another_directory_is_refused(intent, table):
     with pytest.raises(LedgerCorrupt, match="expected a table of this data directory"):
-        Intent.from_json(rewritten(intent, uri=uri))
+        Intent.from_json(rewritten(intent, **table))
 
 
 @pytest.mark.parametrize("path", ["../../victim", "/tmp/victim", "a/../../b", "file:/tmp/victim", None])
