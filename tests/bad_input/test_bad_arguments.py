@@ -1,7 +1,8 @@
-"""Invalid arguments of `run` and of the environment: rejected before anything is created."""
+"""Invalid topologies, and arguments of `run` and of the environment: rejected before anything is created."""
 
 import pytest
-from bad_input_cases import Says, builder, go, refused, topology, unchanged, write_words
+from bad_input_cases import Says, builder, check_says, go, refused, topology, unchanged, write_words
+from bad_topologies import CASES, make
 
 from txstorm import faults
 from txstorm.errors import InputError, SettingError, TopologyError
@@ -65,3 +66,11 @@ FAULTS = ["p6.before", "p6.before:stop:1", "p6.before:kill:0", "p6.after:kill:x"
 def test_fault_points(text):
     with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|freeze|raise|hang:nth")):
         faults.arm(text)
+
+
+@pytest.mark.parametrize("name", CASES, ids=ascii)
+def test_is_refused_when_it_is_built(name, in_tmp):
+    with unchanged(in_tmp), pytest.raises(TopologyError) as caught:
+        make(name)
+    check_says(caught.value, CASES[name][1])
+    assert len(caught.value.faults) == 1

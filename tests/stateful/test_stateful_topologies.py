@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from crashes import crashing
+from runs import ended
 from stateful_nets import (
     CALLS,
     LINES,
@@ -25,7 +26,7 @@ from stateful_nets import (
 from txstorm import KeyedState, StatefulBolt, TransactionalTopologyBuilder, rewind
 from txstorm.bolts import SplitWords
 from txstorm.errors import InputError, StateError, TableCorrupt, TopologyError, TopologyFailed
-from txstorm.results.views import DeadLettersView
+from txstorm.results.views import DeadLettersView, StateView
 from txstorm.spouts import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 from txstorm.stateful import MemoryStateProvider, StateProvider, committer
 from txstorm.testing import TopologyTestDriver
@@ -656,3 +657,17 @@ def test_a_store_that_is_emptied_in_the_middle_of_a_run_ends_it(tmp_path, policy
             driver.commit(3)
     with pytest.raises(TableCorrupt, match="was lost"):
         TopologyTestDriver(net(WordCount(), tasks=1, **KEPT), data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("bolt", [WordCount, StormWordCount, TypedWordCount])
+def test_the_word_count_is_the_same(make_engine, tmp_path, bolt):
+    ended(net(bolt(), lines=LINES * 3, take=2), tmp_path / "data", make_engine(), until_txid=8)
+    with_text = bolt is not TypedWordCount
+    expected = counted(LINES * 3)
+    rows = StateView(tmp_path / "data", "count").to_pylist()
+    assert {row["key"].strip('"'): int(row["value"]) for row in rows} == expected
+    tasks = {row["key"].strip('"'): row["task"] for row in rows}
+    made = sorted(
+        (tasks[word], f'"{word}"' if with_text else word, str(n) if with_text else n) for word, n in expected.items()
+    )
+    assert [(row["task"], row["key"], row["value"]) for row in rows] == made
