@@ -43,14 +43,7 @@ def run(*arguments, target=WORDS):
     return "run", target, "--engine", "local", "--available-now", *arguments
 
 
-TOPOLOGIES = [
-    "unknown component",
-    "no grouping",
-    "undeclared field",
-    "undeclared stream",
-    "holds a lock",
-    "setting value",
-]
+TOPOLOGIES = ["unknown component", "no grouping", "undeclared field", "holds a lock", "setting value"]
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)

@@ -163,13 +163,7 @@ def test_item_75_a_txid_without_changes_puts_nothing(backend):
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize(
-    "use",
-    [
-        lambda it: it.get("a"),
-        lambda it: it.put("a", 1),
-        lambda it: it.update("a", adding(1)),
-        lambda it: it.remove("a"),
-    ],
+    "use", [lambda m: m.get("a"), lambda m: m.put("a", 1), lambda m: m.update("a", adding(1)), lambda m: m.remove("a")]
 )
 def test_item_76_a_map_ahead_of_the_txid_is_an_error_that_names_the_key(backend, kind, use):
     put(backend, a=MapRow(1, 8))

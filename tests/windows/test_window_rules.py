@@ -137,13 +137,7 @@ PROCESSING = {
     ),
     "closed on the left: a stamp on an end is in the next window": (
         form(SECONDS(10), SECONDS(10), closed="left"),
-        [
-            (10, "a", ""),
-            (19, "b", ""),
-            (20, "c", "10000..20000 ab/ab/"),
-            (25, "", ""),
-            (END, "", "20000..30000 c/c/ab"),
-        ],
+        [(10, "ab", ""), (20, "c", "10000..20000 ab/ab/"), (25, "", ""), (END, "", "20000..30000 c/c/ab")],
     ),
     "a length in time at every second tuple: those counted so far": (
         form(SECONDS(5), Count(2)),
@@ -185,20 +179,6 @@ def test_the_watermark_interval_counts_stamps_and_ends_with_the_input():
         assert running.watermark("w") == datetime.max.replace(tzinfo=UTC)
         with pytest.raises(InputError, match="the input ended with txid 5; nothing can follow it"):
             running.feed({"s1": []})
-
-
-def test_an_opaque_feed_waits_for_the_lowest_txid_that_was_dropped():
-    with driver(topology(TUMBLING().with_timestamp_field("ts"), opaque=True), pending=3) as running:
-        for rows in ([("a", 500)], [("b", 9500)], [("c", 9600)]):
-            running.feed({"s1": rows})
-        with pytest.raises(InputError, match="3 transactions are in flight"):
-            running.heartbeat()
-        running.fail(2)
-        assert list(running.active) == [1]
-        assert running.feed({"s1": [("d", 700), ("e", 1700)]}) == 2
-        running.commit(2)
-        assert fired(running, 2) == "0..1000 ad/ad/"
-        assert running.feed({"s1": []}) == 3
 
 
 @pytest.mark.parametrize("component", ["feed", "nothing"])

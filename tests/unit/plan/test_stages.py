@@ -63,15 +63,8 @@ def test_local_edges(grouping, spout, bolt, local):
 
 
 def test_a_chain_has_one_stage_per_exchange_of_as_many_tasks_as_its_widest_component():
-    steps = [
-        ("local_or_shuffle", 2),
-        ("shuffle", 2),
-        ("local_or_shuffle", 2),
-        ("shuffle", 5),
-        ("global", 1),
-        ("all", 1),
-    ]
-    plan = chain(*steps, spout=2)
+    local = ("local_or_shuffle", 2)
+    plan = chain(local, ("shuffle", 2), local, ("shuffle", 5), ("global", 1), ("all", 1), spout=2)
     assert [stage.components for stage in plan.stages] == [("s", "b0"), ("b1", "b2"), ("b3",), ("b4", "b5")]
     assert [stage.tasks for stage in plan.stages] == [2, 2, 5, 1]
     made = builder(2)
