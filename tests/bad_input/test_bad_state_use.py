@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from bad_input_cases import Keep, Says, go, refused
+from bad_input_cases import Says, go, refused
 
 from txstorm import BasicBolt, BatchBolt, Committer, KeyedState, SinkTable, TransactionalTopologyBuilder
 from txstorm.errors import StateError
@@ -138,32 +138,3 @@ def test_state_in_the_processing_phase(tmp_path, make_engine):
     with refused(says):
         go(topology(Use(), before=Peek()), tmp_path / "data", make_engine())
     assert nothing_kept(tmp_path / "data")
-
-
-DRIFT = {
-    "added": ({"word": str}, {"n": int, "mean": float}, "column 'mean' (double) is declared, but the table has none"),
-    "key retyped": ({"word": bytes}, {"n": int}, "column 'word' is declared as binary, the table has string"),
-    "key added": ({"word": str, "lang": str}, {"n": int}, "column 'lang' (string) is declared, but the table has none"),
-    "value as key": ({"word": str, "n": int}, {"m": int}, "column 'm' (int64) is declared, but the table has none"),
-}
-
-
-@pytest.mark.parametrize("name", DRIFT)
-def test_a_declaration_that_differs_from_the_table(name, tmp_path):
-    key, value, found = DRIFT[name]
-    spout = MemoryTransactionalSpout({0: ["a", "b"]}, ["line"], take=1)
-
-    def run(bolt):
-        builder = TransactionalTopologyBuilder("drift", "lines", spout)
-        builder.set_committer_bolt("keep", bolt).global_grouping("lines")
-        return go(builder.build_topology(), tmp_path / "data")
-
-    assert run(Keep()) == 2
-    changed = type("Changed", (Keep,), {"state": KeyedState("counts", key=key, value=value)})
-    with refused(Says(StateError, "state 'counts'", found, "Give the state a new name")) as caught:
-        run(changed())
-    assert "or backfill into a new data directory: jobs/replay.py --into" in str(caught.value)
-    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": 1}, {"word": "b", "n": 1}]
-    spout.add(0, "a")
-    assert run(Keep()) == 3
-    assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": 2}, {"word": "b", "n": 1}]

@@ -476,15 +476,11 @@ def test_two_tasks_that_change_one_key_of_a_shared_state_are_refused(settings):
         assert driver.committed == 0
 
 
-def test_another_parallelism_is_refused_unless_the_state_is_shared(tmp_path):
-    for bolt in (WordCount, SharedWordCount):
-        with TopologyTestDriver(net(bolt(), tasks=2), data_dir=tmp_path / bolt.__name__) as driver:
-            driver.commit(2)
-    with pytest.raises(StateError, match=r"its keys belong to tasks, of which the table has 2, now declared are 3"):
-        TopologyTestDriver(net(WordCount(), tasks=3), data_dir=tmp_path / "WordCount")
-    with TopologyTestDriver(net(SharedWordCount(), tasks=3), data_dir=tmp_path / "SharedWordCount") as driver:
-        driver.commit(5)
-        assert table_of(driver, text=False) == counted(LINES)
+def test_a_shared_state_may_get_another_parallelism(tmp_path):
+    for tasks, txid in ((2, 2), (3, 5)):
+        with TopologyTestDriver(net(SharedWordCount(), tasks=tasks), data_dir=tmp_path) as driver:
+            driver.commit(txid)
+            assert table_of(driver, text=False) == counted(LINES[:txid])
 
 
 @pytest.mark.parametrize("settings", [{}, KEPT], ids=["delta", "class"])
