@@ -1,17 +1,14 @@
-"""Invalid arguments of `run` and of the environment: rejected before anything is created."""
+"""Invalid topologies, and arguments of `run` and of the environment: rejected before anything is created."""
 
 import pytest
-from bad_input_cases import Says, builder, go, refused, topology, unchanged, write_words
+from bad_input_cases import Says, builder, check_says, go, refused, topology, unchanged, write_words
+from bad_topologies import CASES, make
 
 from txstorm import faults
 from txstorm.errors import InputError, SettingError, TopologyError
 
 SETTINGS = {
     "near name": ({"max_spout_pendng": 4}, Says(SettingError, "'max_spout_pendng'", "unknown", "'max_spout_pending'")),
-    "near Storm key": (
-        {"topology.max.spout.pendin": 4},
-        Says(SettingError, "'topology.max.spout.pendin'", "unknown", "did you mean 'topology.max.spout.pending'"),
-    ),
     "far name": ({"zzz": 4}, Says(SettingError, "'zzz'", "unknown setting", "known are max_spout_pending")),
     "port": ({"transactional.zookeeper.port": 0}, Says(SettingError, "zookeeper_port", "got 0", "or equal to 1")),
     "zero": ({"max_group_txids": 0}, Says(SettingError, "max_group_txids", "got 0", "greater than or equal to 1")),
@@ -23,10 +20,6 @@ SETTINGS = {
     "policy": (
         {"on_error": "retry"},
         Says(SettingError, "on_error", "got 'retry'", "fail_topology, retry(N), dead_letter"),
-    ),
-    "twice": (
-        {"max_spout_pending": 1, "topology.max.spout.pending": 2},
-        Says(SettingError, "max_spout_pending", "given twice", "give it once"),
     ),
 }
 
@@ -66,18 +59,18 @@ def test_arguments_of_run(name, in_tmp):
         go(made, **{"data_dir": in_tmp / "data", **options})
 
 
-FAULTS = [
-    "p6.before",
-    "p6.before:stop:1",
-    "p6.before:kill:0",
-    "p6.before:kill:x",
-    "p6.before:kill:²",
-    "a:kill:1:2",
-    "p",
-]
+FAULTS = ["p6.before", "p6.before:stop:1", "p6.before:kill:0", "p6.after:kill:x", "p6.before:kill:²", "a:kill:1:2", "p"]
 
 
 @pytest.mark.parametrize("text", FAULTS, ids=ascii)
 def test_fault_points(text):
     with refused(Says(InputError, "TXSTORM_FAULT", f"got {text!r}", "expected point:kill|freeze|raise|hang:nth")):
         faults.arm(text)
+
+
+@pytest.mark.parametrize("name", CASES, ids=ascii)
+def test_is_refused_when_it_is_built(name, in_tmp):
+    with unchanged(in_tmp), pytest.raises(TopologyError) as caught:
+        make(name)
+    check_says(caught.value, CASES[name][1])
+    assert len(caught.value.faults) == 1

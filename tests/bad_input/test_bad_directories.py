@@ -55,10 +55,6 @@ def entry(data_dir, path, value):
         ledger.commit([Put(path, value)])
 
 
-def newer_value(data_dir):
-    entry(data_dir, "coordinator/currtx", json.dumps({"format": 2, "value": 5}).encode())
-
-
 def newer_intent(data_dir):
     with closing(open_ledger(data_dir, create=False)) as ledger:
         name, kept = list(ledger.scan("intents").items())[-1]
@@ -91,17 +87,26 @@ def flip(data, index=None):
     return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
 
 
+def replaced(file, old, new):
+    """Return a function that replaces bytes in a file of a data directory: the ledger, or the last entry of a log."""
+
+    def damage(data_dir):
+        path = data_dir / file
+        rewrite(last_log(data_dir, file) if path.is_dir() else path, lambda data: data.replace(old, new))
+
+    return damage
+
+
+def wrote(file, text):
+    return lambda data_dir: (data_dir / file).write_text(text)
+
+
+def replaced_by_directory(file):
+    return lambda data_dir: [(data_dir / file).unlink(), (data_dir / file).mkdir()]
+
+
 def last_log(data_dir, table):
     return sorted((data_dir / table / "_delta_log").glob("*.json"))[-1]
-
-
-def flip_txid(data_dir):
-    rewrite(last_log(data_dir, "changes/counts"), lambda data: data.replace(b'"last":4', b'"last":5'))
-
-
-def flip_stats(data_dir):
-    old, new = b'\\"_txid\\": 4', b'\\"_txid\\": 1'
-    rewrite(last_log(data_dir, "changes/counts"), lambda data: data.replace(old, new))
 
 
 def empty_entry(data_dir):
@@ -117,13 +122,27 @@ def staged(data_dir, table):
 NO_LEDGER = Says(FOREIGN, "data", "was run in, but has no ledger (ledger.db)", "put the ledger back")
 NOT_INTACT = Says(LEDGER, "ledger.db", "expected an intact SQLite file", "restore it from a backup")
 OTHER_TOPOLOGY = Says(FOREIGN, "table", "belongs to topology 'words', incarnation", "use another")
-DAMAGED_FORMAT = Says(
-    FOREIGN, "format.json is damaged", "expected {'format': 'txstorm-data', 'version': 1}", "restore it"
-)
+FORMAT = "{'format': 'txstorm-data', 'version': 1}"
+DAMAGED_FORMAT = Says(FOREIGN, "format.json is damaged", f"expected {FORMAT}", "restore it")
 NO_CHECKSUM = Says(TABLE, "changes/counts", "its checksum does not match its content", "restore the table's directory")
 NO_STATE = Says(TABLE, "state/counts", "cannot be read", "restore the table's directory")
 NO_LOG = Says(TABLE, "changes/counts", "the log cannot be read", "restore the table's directory")
 NO_CHANGES = Says(TABLE, "changes/counts", "but there is none", "restore the directory")
+
+
+def at_txid(table, expected, found):
+    found = f"expects it at txid {expected}, found {found}"
+    return Says(TABLE, f"table {table}", found, "restore both from the same copy")
+
+
+def newer(thing, found="has format '2', this txstorm reads '1'", cure="use the txstorm that wrote it"):
+    return Says(FOREIGN, thing, found, cure)
+
+
+def other_checksum(path):
+    return Says(LEDGER, "ledger.db", f"entry b'{path}' with another checksum", "restore it from a backup")
+
+
 # name: (what happens to the directory, the error)
 DAMAGES = {
     "missing ledger": (lambda d: (d / "ledger.db").unlink(), NO_LEDGER),
@@ -138,45 +157,30 @@ DAMAGES = {
     ),
     "swapped tables": (swap_tables, OTHER_TOPOLOGY),
     "swapped ledger": (swap_ledger, OTHER_TOPOLOGY),
-    "older ledger": (
-        lambda d: older_copy(d, "ledger.db"),
-        Says(TABLE, "table changes/counts", "expects it at txid 4, found 6", "restore both from the same copy"),
-    ),
-    "older table": (
-        lambda d: older_copy(d, "sinks/lines"),
-        Says(TABLE, "table sinks/lines", "expects it at txid 6, found 4", "restore both from the same copy"),
-    ),
-    "older state table": (
-        lambda d: older_copy(d, "changes/counts"),
-        Says(TABLE, "table changes/counts", "expects it at txid 6, found 4", "restore both from the same copy"),
-    ),
+    "older ledger": (lambda d: older_copy(d, "ledger.db"), at_txid("changes/counts", 4, 6)),
+    "older table": (lambda d: older_copy(d, "sinks/lines"), at_txid("sinks/lines", 6, 4)),
+    "older state table": (lambda d: older_copy(d, "changes/counts"), at_txid("changes/counts", 6, 4)),
     "newer directory": (
-        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 3}'),
-        Says(FOREIGN, "format.json", "'txstorm-data' version 3; this txstorm reads", "update txstorm"),
+        wrote("format.json", '{"format": "txstorm-data", "version": 3}'),
+        newer("format.json", "'txstorm-data' version 3; this txstorm reads", "update txstorm"),
     ),
     "other format": (
-        lambda d: (d / "format.json").write_text('{"format": "other", "version": 1}'),
-        Says(FOREIGN, "format.json", "'other' version 1; this txstorm reads", "update txstorm"),
+        wrote("format.json", '{"format": "other", "version": 1}'),
+        newer("format.json", "'other' version 1; this txstorm reads", "update txstorm"),
     ),
     "damaged format": (lambda d: (d / "format.json").write_bytes(b"\xff{"), DAMAGED_FORMAT),
-    "format of no number": (
-        lambda d: (d / "format.json").write_text('{"format": "txstorm-data", "version": 1e999}'),
-        DAMAGED_FORMAT,
+    "format 1e999": (wrote("format.json", '{"format": "txstorm-data", "version": 1e999}'), DAMAGED_FORMAT),
+    "newer ledger": (newer_ledger, newer("ledger.db", "got txstorm-ledger 2")),
+    "newer value": (
+        lambda d: entry(d, "coordinator/currtx", json.dumps({"format": 2, "value": 5}).encode()),
+        newer("coordinator/currtx", "got 2"),
     ),
-    "newer ledger": (newer_ledger, Says(FOREIGN, "ledger.db", "got txstorm-ledger 2", "use the txstorm that wrote it")),
-    "newer value": (newer_value, Says(FOREIGN, "coordinator/currtx", "got 2", "use the txstorm that wrote it")),
-    "newer intent": (newer_intent, Says(FOREIGN, "intent", "version 3 is newer than 2", "upgrade it")),
-    "newer table": (
-        lambda d: table_property(d, "changes/counts", "txstorm.format", "2"),
-        Says(FOREIGN, "changes/counts", "has format '2', this txstorm reads '1'", "use the txstorm that wrote it"),
-    ),
-    "newer state table": (
-        lambda d: table_property(d, "state/counts", "txstorm.format", "2"),
-        Says(FOREIGN, "state/counts", "has format '2', this txstorm reads '1'", "use the txstorm that wrote it"),
-    ),
+    "newer intent": (newer_intent, newer("intent", "version 3 is newer than 2", "upgrade it")),
+    "newer table": (lambda d: table_property(d, "changes/counts", "txstorm.format", "2"), newer("changes/counts")),
+    "newer state table": (lambda d: table_property(d, "state/counts", "txstorm.format", "2"), newer("state/counts")),
     "newer history": (
         lambda d: table_property(d, "history", "txstorm.history", "2"),
-        Says(FOREIGN, "history", "format 1, found '2'", "use a newer txstorm"),
+        newer("history", "format 1, found '2'", "use a newer txstorm"),
     ),
     "random ledger": (lambda d: (d / "ledger.db").write_bytes(bytes(range(256)) * 64), NOT_INTACT),
     "empty ledger": (
@@ -184,26 +188,18 @@ DAMAGES = {
         Says(LEDGER, "ledger.db", "expected an intact SQLite file, got 0 bytes", "restore it from a backup"),
     ),
     "truncated ledger": (lambda d: rewrite(d / "ledger.db", lambda data: data[:-4096]), NOT_INTACT),
-    "flipped ledger": (
-        lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b'"value":5}', b'"value":6}')),
-        Says(LEDGER, "ledger.db", "entry b'coordinator/currtx' with another checksum", "restore it from a backup"),
-    ),
+    "flipped ledger": (replaced("ledger.db", b'"value":5}', b'"value":6}'), other_checksum("coordinator/currtx")),
     "flipped path": (
-        lambda d: rewrite(d / "ledger.db", lambda data: data.replace(b"coordinator/currtx", b"coordinator/currty")),
-        Says(LEDGER, "ledger.db", "entry b'coordinator/currty' with another checksum", "restore it from a backup"),
+        replaced("ledger.db", b"coordinator/currtx", b"coordinator/currty"),
+        other_checksum("coordinator/currty"),
     ),
-    "garbled schema": (
-        lambda d: rewrite(
-            d / "ledger.db", lambda data: data.replace(b"version INTEGER NOT NULL)", b"version INTEGER NOT NUL\xcc)")
-        ),
-        NOT_INTACT,
-    ),
+    "garbled schema": (replaced("ledger.db", b"INTEGER NOT NULL)", b"INTEGER NOT NUL\xcc)"), NOT_INTACT),
     "ledger is a directory": (
-        lambda d: [(d / "ledger.db").unlink(), (d / "ledger.db").mkdir()],
+        replaced_by_directory("ledger.db"),
         Says(FOREIGN, "ledger.db", "expected a file, got: something else", "check the data directory"),
     ),
     "lock is a directory": (
-        lambda d: [(d / "ledger.db.lock").unlink(), (d / "ledger.db.lock").mkdir()],
+        replaced_by_directory("ledger.db.lock"),
         Says(FOREIGN, "ledger.db.lock", "expected a lock file", "check the data directory"),
     ),
     "intents is a file": (
@@ -221,8 +217,8 @@ DAMAGES = {
         empty_entry,
         Says(TABLE, "sinks/lines", "an entry between them is lost or damaged", "restore the table's directory"),
     ),
-    "flipped txid": (flip_txid, NO_CHECKSUM),
-    "flipped stats": (flip_stats, NO_CHECKSUM),
+    "flipped txid": (replaced("changes/counts", b'"last":4', b'"last":5'), NO_CHECKSUM),
+    "flipped stats": (replaced("changes/counts", b'\\"_txid\\": 4', b'\\"_txid\\": 1'), NO_CHECKSUM),
     "truncated state file": (lambda d: rewrite(staged(d, "state/counts"), lambda data: data[:-9]), NO_STATE),
     "flipped state file": (lambda d: rewrite(staged(d, "state/counts"), lambda data: flip(data, 60)), NO_STATE),
     "missing state file": (lambda d: staged(d, "state/counts").unlink(), NO_STATE),

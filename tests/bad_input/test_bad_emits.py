@@ -24,11 +24,7 @@ def endless():
 
 EMITS = {
     "too few": (lambda c: c.emit(), "expected 1 value for fields ['line'], got 0", "pass one argument per field"),
-    "too many": (lambda c: c.emit("a", "b"), "expected 1 value for fields ['line'], got 2", "pass one argument per"),
-    "unknown stream": (lambda c: c.emit("a", stream="eror"), "stream 'eror': not declared", "did you mean 'error'"),
     "no stream": (lambda c: c.emit("a", stream=5), "stream 5: not declared", "declares ['default', 'direct', 'error']"),
-    "direct stream": (lambda c: c.emit("a", stream="direct"), "stream 'direct': the stream is direct", "use emit_direct"),
-    "not direct": (lambda c: c.emit_direct(0, "a"), "stream 'default': the stream is not direct", "use emit"),
     "absent task": (lambda c: c.emit_direct(3, "a", stream="direct"), "to task 3 of 'also'", "its tasks are 0 to 0"),
     "object": (lambda c: c.emit(object()), "field 'line': a value of type object cannot be sent", "emit plain values, lists or dicts"),
     "generator": (lambda c: c.emit(iter("ab")), "field 'line': a value of type str_", "emit plain values, lists or dicts"),
@@ -39,12 +35,6 @@ EMITS = {
     "naive time inside": (lambda c: c.emit([NAIVE]), "field 'line': datetime", "times are UTC, give it one"),
     "long int": (lambda c: c.emit([10**5000]), "field 'line': an int of 16,610 bits, expected at most 14,284", "send a text"),
     "surrogate": (lambda c: c.emit("\ud800"), "field 'line': a string cannot be encoded", "emit bytes instead"),
-    "no batch": (lambda c: c.emit_batch(["a"]), "stream 'default': emit_batch takes", "got list"),
-    "columns": (
-        lambda c: c.emit_batch(pa.record_batch({"lime": ["a"]})),
-        "stream 'default': emit_batch expects the declared columns ['line']",
-        "got ['lime']",
-    ),
     "columns of naive times": (
         lambda c: c.emit_batch(pa.record_batch({"line": pa.array([NAIVE], pa.timestamp("us"))})),
         "stream 'default': column 'line' is a timestamp without time zone",

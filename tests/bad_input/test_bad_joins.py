@@ -68,10 +68,7 @@ BUILDS: dict[str, Any] = {
     "an unknown id": (lambda: build(side(id="idd"), side("r")), "id: there is no field 'idd'"),
     "an unknown column": (lambda: build(side(columns={"x": int}), side("r")), "columns: there is no field 'x'"),
     "one stream twice": (lambda: build(side(), side()), "its sides are the same stream"),
-    "a right side without partitions": (
-        lambda: built(right={"partition": "part", "partitions": []}),
-        "never reports a position",
-    ),
+    "no right partitions": (lambda: built(right={"partition": "part", "partitions": []}), "never reports a position"),
     "partitions without a field": (lambda: build(side(), side("r", partitions=["p"])), "never reports a position"),
     "grace on the left": (lambda: build(side(grace=TEN), side("r")), "grace is for the right side"),
     "another grouping": (lambda: build(side(), side("r"), 2, "id"), r"use fields_grouping\('feed', 'l', \['key'\]\)"),
@@ -85,10 +82,7 @@ BUILDS: dict[str, Any] = {
     "an unknown selected stream": (lambda: built(select=["q:id"]), "'q:id' names no side of the join"),
     "a field without stream": (lambda: build(side(), side("r"), select=["id"]), "expected 'stream:field'"),
     "a field twice": (lambda: build(side(), side("r"), select=["l:id", "l:id"]), "two fields 'l_id'; select each once"),
-    "a right field of a semi join": (
-        lambda: built(how="semi", select=["r:id"]),
-        "the results have left fields only",
-    ),
+    "a right field of a semi join": (lambda: built(how="semi", select=["r:id"]), "the results have left fields only"),
 }
 
 

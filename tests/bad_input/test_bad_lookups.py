@@ -173,15 +173,9 @@ LOOKUPS: dict[str, Any] = {
         {"left": Side("feed", "s", key="n", time="id"), "on": None},
         "on: the table .* has no column 'n'",
     ),
-    "a list as key": (
-        {"on": {"n": "tags"}},
-        "on: column 'tags' has type list<.*>, which cannot be a key; join by another one",
-    ),
+    "list": ({"on": {"n": "tags"}}, "on: column 'tags' has type list<.*>, which cannot be a key; join by another one"),
     "times without zone": ({}, "select: column 'at' has times without time zone"),
-    "an unknown selected field": (
-        {"select": ["table:n"]},
-        "select: there is no 'table:n'; there are id, name, at, tags",
-    ),
+    "an unknown selection": ({"select": ["table:n"]}, "select: there is no 'table:n'; there are id, name, at, tags"),
     "an unknown side": ({"select": ["users:id"]}, "select: 'users:id': expected left:field or table:column"),
     "a field twice": (
         {"select": ["name", "table:name"]},
@@ -213,10 +207,7 @@ def fed(bolt: Any, bad: Any, **settings: Any) -> Topology:
 
 
 TUPLES = {
-    "text for a number": (
-        "1",
-        "field 'id'.* by which j joins, has values of several types|field 'id' has values of ty",
-    ),
+    "text as number": ("1", "field 'id'.* by which j joins, has values of several types|field 'id' has values of ty"),
     "a list": ([1], "field 'id', by which j joins, has values of several types|field 'id' has values of type"),
 }
 

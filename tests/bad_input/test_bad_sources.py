@@ -13,17 +13,16 @@ from txstorm.results.read import read_state
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import FileSpout
 
-
-def _gzip(path):
-    path.write_bytes(b"\x1f\x8b\x08\x00" + bytes(20))
-
-
 MISSING = {
     "missing": (lambda path: None, "cannot be read: No such file", "check that it exists"),
     "directory": (lambda path: path.mkdir(), "is a directory, expected a file", "name the files"),
     "fifo": (os.mkfifo, "is not a regular file, expected a file", "name the files"),
     "dangling": (lambda path: path.symlink_to("/absent"), "cannot be read: No such file", "check that it exists"),
-    "gzip": (_gzip, "holds gzip data, expected lines of text", "unpack it"),
+    "gzip": (
+        lambda path: path.write_bytes(b"\x1f\x8b\x08\0" + bytes(20)),
+        "holds gzip data, expected lines",
+        "unpack it",
+    ),
 }
 
 

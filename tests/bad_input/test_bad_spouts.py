@@ -52,14 +52,15 @@ def test_a_good_one(tmp_path):
     assert read_state(tmp_path / "data", "counts").to_pylist() == [{"word": "a", "n": LAST}]
 
 
+JSON = "return values that JSON can represent"
 ENDLESS: list = []
 ENDLESS.append(ENDLESS)
 METADATA = {
-    "itself": (ENDLESS, "cannot be stored", "return values that JSON can represent"),
-    "object": (object(), "metadata <object object at", "return values that JSON can represent"),
-    "set": ({1}, "metadata {1} cannot be stored", "return values that JSON can represent"),
-    "NaN": (math.nan, "metadata nan cannot be stored", "return values that JSON can represent"),
-    "bytes": (b"a", "metadata b'a' cannot be stored", "return values that JSON can represent"),
+    "itself": (ENDLESS, "cannot be stored", JSON),
+    "object": (object(), "metadata <object object at", JSON),
+    "set": ({1}, "metadata {1} cannot be stored", JSON),
+    "NaN": (math.nan, "metadata nan cannot be stored", JSON),
+    "bytes": (b"a", "metadata b'a' cannot be stored", JSON),
     "number as key": ({1: 2}, "metadata {1: 2} has a key that is not a string", "use strings"),
 }
 
@@ -105,18 +106,8 @@ PARTITIONED = {
     "text": (Partitions("2"), "spout 'lines', txid 1", "num_partitions() gave '2'", "return an int >= 0"),
     "truth": (Partitions(True), "spout 'lines', txid 1", "num_partitions() gave True", "return an int >= 0"),
     "none": (Partitions(), "partition 0, txid 1", "emitted but no metadata", "return the metadata of what was emitted"),
-    "set": (
-        Partitions(metadata={1}),
-        "partition 0, txid 1",
-        "metadata {1} cannot be stored",
-        "return values that JSON can represent",
-    ),
-    "object of an opaque one": (
-        Opaque(),
-        "spout 'lines', partition 0, txid 1",
-        "metadata <object",
-        "return values that JSON can represent",
-    ),
+    "set": (Partitions(metadata={1}), "partition 0, txid 1", "metadata {1} cannot be stored", JSON),
+    "opaque": (Opaque(), "spout 'lines', partition 0, txid 1", "metadata <object", JSON),
 }
 
 
@@ -173,13 +164,8 @@ def test_a_transactional_spout_that_replays_another_batch(tmp_path):
                 raise FailedException
             super().finish_batch()
 
-    says = Says(
-        SpoutError,
-        "txid 1",
-        "another batch for p than the first time (digest digest 1, expected digest 0)",
-        "use an opaque",
-    )
-    with refused(says):
+    found = "another batch for p than the first time (digest digest 1, expected digest 0)"
+    with refused(Says(SpoutError, "txid 1", found, "use an opaque")):
         run(changed(emit_batch=emit), tmp_path / "data", keep=FailOnce)
     assert read_state(tmp_path / "data", "counts").num_rows == 0
 
@@ -257,13 +243,8 @@ def test_an_emitter_that_emits_for_another_txid(tmp_path):
         self.kept = getattr(self, "kept", collector)
         self.kept.emit("a")
 
-    says = Says(
-        EmitError,
-        "txid 2",
-        "a tuple was emitted for txid 1 after that batch was over",
-        "emit through the collector of the batch at hand",
-    )
-    with refused(says):
+    found = "a tuple was emitted for txid 1 after that batch was over"
+    with refused(Says(EmitError, "txid 2", found, "emit through the collector of the batch at hand")):
         run(changed(emit_batch=emit), tmp_path / "data", pending=8, settings={"max_pack_txids": 4})
     assert read_state(tmp_path / "data", "counts").to_pylist() in ([], [{"word": "a", "n": 1}])
     assert run(Spout(), tmp_path / "data") == LAST

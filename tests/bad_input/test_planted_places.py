@@ -1,7 +1,6 @@
 """Paths and topics planted in a ledger: its content must not choose where txstorm reads or writes."""
 
 import glob
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from txstorm.replay.audit import replay_txid
 from txstorm.spouts import FileSpout
 from txstorm.spouts.files.listing import check_named
 from txstorm.storage.tables.identity import table_ref
-from txstorm.storage.tables.intent import Intent
 
 
 @pytest.fixture
@@ -121,25 +119,3 @@ def test_a_ledger_that_knows_a_table_elsewhere_is_refused(directory: Path, uri: 
         ended(topology(directory / "books/*.txt", rows=2), directory / "data")
     after = sorted(str(one) for one in directory.rglob("*"))
     assert [one for one in after if one not in before and "ledger.db" not in one] == []
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"uri": "changes/../../other"},
-        {"uri": "/tmp/other"},
-        {"name": "../counts", "uri": "changes/../counts"},
-        {"kind": "other"},
-        {"kind": "dead-letters"},
-        {"name": "", "uri": "changes/"},
-    ],
-)
-def test_an_intent_for_a_table_elsewhere_is_refused(changed):
-    table = {"kind": "changes", "name": "counts", "uri": "changes/counts", "schema": "", "previous": 0}
-    staged = {"path": "_txstorm/staged/p", "size": 1, "digest": "d", "rows": 1, "stats": "{}", "first": 1, "last": 1}
-    txid = {"txid": 1, "attempt": 1, "digest": "d", "extents": None, "stamp": 1}
-    intent = {"format": "txstorm-intent", "version": 1, "topology": "t", "incarnation": "i", "timeline": 0, "epoch": 1}
-    good = {**intent, "txids": [txid], "tables": [{**table, "staged": staged}]}
-    assert Intent.from_json(json.loads(json.dumps(good))).tables[0].uri == "changes/counts"
-    with pytest.raises(LedgerCorrupt, match="expected a table of this data directory"):
-        Intent.from_json({**good, "tables": [{**table, **changed, "staged": staged}]})

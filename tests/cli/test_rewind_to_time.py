@@ -126,8 +126,6 @@ def test_in_python(clicks):
 
 WRONG = [
     (["--to-time", "2026-01-31T12:00:00"], "expected a time with a zone"),
-    (["--to-time", "2026-01-31"], "expected a time with a zone"),
-    (["--to-time", "noon"], "expected a time with a zone"),
     (["--to-time", "1" * 30], "expected a time with a zone"),
     (["--to-time", ""], "expected a time with a zone"),
     (["--to-time", at(41.001).isoformat()], "is after all that was read: as of txid 5, the last committed one, input "

@@ -139,7 +139,6 @@ REFUSED = [
     ("windows", ["sum", "--window", "9000000"], "no tuple of a window that ends at"),
     ("windows", ["--window", "20000"], "--window needs the COMPONENT"),
     ("windows", ["sum", "--key", "a"], "--key needs --window"),
-    ("windows", ["sum", "--txid", "99"], "99"),
     ("replay", [*REPLAY, "sum:1970-01-01T00:00:40+00:00"], "has not fired; its watermark is 1970-01-01T00:00:27+00:00"),
     ("replay", [*REPLAY, "sum:15000"], NO_END),
     ("replay", [*REPLAY, "other:20000"], "no windows of a component 'other'"),

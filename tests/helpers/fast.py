@@ -28,7 +28,6 @@ COSTLY = (
     "unit/test_notebook.py",
     "unit/testing/test_plugin.py",
     "windows/test_forms_on_engines.py",
-    "windows/test_golden_windows.py",
     "windows/test_window_starts.py",
     "windows/test_windows_on_tables.py",
 )

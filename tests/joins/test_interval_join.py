@@ -11,7 +11,7 @@ from join_cases import EPOCH, FIELDS, driver, feed, ids, rows, side, topology
 from runs import ended
 
 from txstorm import CompositeSpout, Duration, WindowAggregate
-from txstorm.errors import StateError, TopologyFailed
+from txstorm.errors import TopologyFailed
 from txstorm.joins import IntervalJoin
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.results.joins import ComponentJoin
@@ -103,17 +103,6 @@ def test_rows_move_to_other_tasks_when_the_parallelism_changes(tasks: tuple[int,
     expected = [(f"l{key}", f"r{key}") for key in keys] + [(f"m{key}", f"s{key}") for key in keys[:6]]
     assert sorted(pairs) == sorted(expected)
     assert sorted(right for _, right in alone) == sorted([f"s{key}" for key in keys[6:]] + [f"t{key}" for key in keys])
-
-
-def test_rows_stay_as_they_are_when_another_declaration_is_refused() -> None:
-    """U8: rows that were stored under other rules would be joined wrongly; see `test_declarations`."""
-    with driver(build()) as running:
-        fed(running, "l1.a@100/p l2.b@101/p", "r1.a@95/p r2.a@99/q")
-        with pytest.raises(StateError, match="join: inner; the code has join: left"):
-            running.restart(build(how="left"))
-        running.restart(build(left={"lag": 3}, select=["r:id"]))  # these may change
-        assert ids(running.state("join-left")) == ["l1", "l2"]
-        assert fed(running, "", "r3.z@200/p r4.z@200/q")[0] == [("r1",), ("r2",)]
 
 
 def test_joins_in_sequence_and_windows_after_them() -> None:

@@ -163,13 +163,7 @@ def test_item_75_a_txid_without_changes_puts_nothing(backend):
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize(
-    "use",
-    [
-        lambda it: it.get("a"),
-        lambda it: it.put("a", 1),
-        lambda it: it.update("a", adding(1)),
-        lambda it: it.remove("a"),
-    ],
+    "use", [lambda m: m.get("a"), lambda m: m.put("a", 1), lambda m: m.update("a", adding(1)), lambda m: m.remove("a")]
 )
 def test_item_76_a_map_ahead_of_the_txid_is_an_error_that_names_the_key(backend, kind, use):
     put(backend, a=MapRow(1, 8))
@@ -185,17 +179,6 @@ def test_only_rows_of_later_timelines_are_ahead(backend):
     commit = Commit(backend)
     commit.group = commit.begun(timeline=2)
     assert commit(3, lambda it: it.update("a", adding(1))) == 6
-
-
-@pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_writes_of_a_failed_txid_are_never_visible(backend, kind):
-    commit = Commit(backend, kind)
-    handle = commit.group.handle("committer", 0, 1)
-    handle.active = True
-    handle.put("a", 7)
-    commit.group.end_txid(1)
-    commit.group.drop_from(1)
-    assert commit(1, lambda it: [it.get("a"), it.update("a", adding(2))]) == [None, 2]
 
 
 def test_unpublished_txids_are_visible_and_staged_as_the_last_row_of_each_key(backend):
@@ -305,10 +288,11 @@ def test_an_unreadable_store_fails_the_batch_and_a_wrong_result_is_an_error():
         Commit(short)(1, lambda it: it.get("a"))
 
 
-def test_random_replays_end_as_if_there_were_only_the_last_attempts(backend):
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_random_replays_end_as_if_there_were_only_the_last_attempts(backend, kind):
     """Failed attempts, which write other keys and values, leave no trace, because they are dropped before any put."""
     draw = seeded()
-    commit, expected = Commit(backend), {}
+    commit, expected = Commit(backend, kind), {}
 
     def batch():
         return {key: draw.randint(0, 9) for key in "abcd" if draw.random() < 0.5}

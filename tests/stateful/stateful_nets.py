@@ -124,6 +124,7 @@ def net(bolt, *, lines=LINES, tasks=2, take=1, id="words", **settings):
     return builder.set_settings({"retry_backoff": 0, **settings}).build_topology()
 
 
-def table_of(driver, *, text=True) -> dict[str, int]:
-    rows = driver.state("count").to_pylist()
+def table_of(driver, *, text=True, txid=None) -> dict[str, int]:
+    state = driver.state("count")
+    rows = (state if txid is None else state.as_of(txid)).to_pylist()
     return {json.loads(row["key"]) if text else row["key"]: int(row["value"]) for row in rows}

@@ -1,5 +1,6 @@
-"""Key groups and hashes of keys, which must never change, because stored rows depend on them."""
+"""Key groups and hashes of keys, which must never change, because stored rows depend on them; the order of rows."""
 
+import os
 from datetime import UTC
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txstorm import keys
+from txstorm.row_order import order_of
 
 GOLDEN = [(("a",), 2016), ((1,), 18564), ((True,), 31697), (("1",), 26173), ((None,), 2017), (("a", 1), 14076)]
 
@@ -54,3 +56,19 @@ def test_key_groups_are_spread_evenly(parallelism: int) -> None:
     assert tasks.min() > 0.8 * 20_000 / parallelism
     expected = keys.tasks_of(groups[:50], parallelism).tolist()
     assert [keys.task_of(int(group), parallelism) for group in groups[:50]] == expected
+
+
+FIRST = int(os.environ.get("SEED", "0"))
+EXTREMES = np.array([-(1 << 63), -1, 0, (1 << 63) - 1])
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 200))
+def test_rows_are_sorted_as_by_lexsort(seed):
+    draw = np.random.default_rng(seed)
+    rows = int(draw.integers(0, 200))
+    columns = []
+    for _ in range(int(draw.integers(1, 5))):
+        bits = int(draw.integers(0, 64))
+        any_of = EXTREMES if bits == 63 else np.array([0, 1]) if not bits else None
+        columns.append(draw.integers(-(1 << bits), 1 << bits, rows) if any_of is None else draw.choice(any_of, rows))
+    assert order_of(*columns).tolist() == np.lexsort(columns[::-1]).tolist(), f"SEED={seed}"

@@ -1,5 +1,7 @@
-"""The distribution of tests and the shared Spark session: what a program leaves behind is found and undone."""
+"""The distribution of tests, also if a worker is killed, and the shared Spark session: what a program leaves is undone."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -59,3 +61,42 @@ def test_tests_of_one_server_or_session_are_one_group(request: pytest.FixtureReq
     groups = {item.name: group(item) for item in request.session.items if item.path == Path(__file__)}
     assert groups[request.node.name] is None
     assert all(mine == "spark" for name, mine in groups.items() if "program" in name)
+
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+CONFTEST = (
+    "from spread import Spread\n\ndef pytest_configure(config):\n    config.pluginmanager.register(Spread(config))\n"
+)
+PASSES = "def test_passes():\n    pass\n"
+CRASHES = "import os, signal\n\ndef test_crashes():\n    {}\n"
+KILLED, EXITS = (CRASHES.format(how) for how in ("os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"))
+SERVED = "import pytest\n\n@pytest.mark.parametrize('server', ['redis', 'kafka', 'topic'])\ndef test_served(server):\n    {}\n"
+LIMITED = "import pytest\n\n@pytest.mark.long\ndef test_long(request):\n    {}\n".format(
+    "assert request.node.get_closest_marker('timeout').args[0] >= 3600"
+)
+RUNS = {
+    "the last test of all, beside a long one": ([LIMITED, PASSES, PASSES + KILLED], 1, 3),
+    "one test of each worker": ([EXITS, KILLED, *[PASSES] * 3], 2, 3),
+    "a test of the servers": (
+        [SERVED.format("if server == 'kafka':\n        __import__('os')._exit(0)"), PASSES],
+        1,
+        3,
+    ),
+}
+"""By what crashes: the files of a run, the tests that crash, and those that pass."""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("what", RUNS)
+def test_a_run_ends_with_all_other_tests_after_a_worker_has_crashed(tmp_path: Path, what: str):
+    files, crashed, passed = RUNS[what]
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\nmarkers = long\n")
+    for number, text in enumerate(files):
+        (tmp_path / f"test_{number}.py").write_text(text)
+    options = "-n 2 --dist loadfile --no-loadscope-reorder -p no:nbmake -p no:hypothesispytest".split()
+    command = [sys.executable, "-m", "pytest", *options]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert re.search(f"= {crashed} failed, {passed} passed in ", made.stdout), made.stdout
+    assert len(re.findall("^worker 'gw[0-9]+' crashed while running 'test_", made.stdout, re.MULTILINE)) == crashed
+    assert made.returncode == 1

@@ -13,14 +13,8 @@ from txstorm.testing import FeedSpout
 SECOND = Duration.seconds(1)
 
 CALLS = {
-    "a length of 0": (
-        lambda: Report().with_window(Duration(0)),
-        "the window's length: expected a duration longer than 0",
-    ),
-    "a slide of 0": (
-        lambda: Report().with_window(SECOND, timedelta(0)),
-        "the window's slide: expected a duration longer",
-    ),
+    "length 0": (lambda: Report().with_window(Duration(0)), "the window's length: expected a duration longer than 0"),
+    "slide 0": (lambda: Report().with_window(SECOND, timedelta(0)), "the window's slide: expected a duration longer"),
     "a negative length": (lambda: Report().with_window(Duration.seconds(-1)), "Duration.seconds.-1.: expected"),
     "a negative timedelta": (
         lambda: Report().with_window(timedelta(seconds=-1)),
@@ -76,18 +70,12 @@ BUILDS = {
         "'w': with_late_tuple_stream needs timestamps; call with_timestamp_field",
     ),
     "a lag without timestamp": (lambda: tumbling().with_lag(SECOND), "with_lag needs timestamps"),
-    "an unknown timestamp field": (
-        lambda: tumbling().with_timestamp_field("tss"),
-        "has no field 'tss' .did you mean 'ts'",
-    ),
+    "an unknown time field": (lambda: tumbling().with_timestamp_field("tss"), "has no field 'tss' .did you mean 'ts'"),
     "an unknown partition field": (
         lambda: tumbling().with_timestamp_field("ts").with_partition_field("p"),
         "with_partition_field: stream 's1' of 'feed' has no field 'p'",
     ),
-    "an unknown key field": (
-        lambda: tumbling().with_key("user"),
-        "with_key: stream 's1' of 'feed' has no field 'user'",
-    ),
+    "an unknown key": (lambda: tumbling().with_key("user"), "with_key: stream 's1' of 'feed' has no field 'user'"),
     "a key that two tasks may get": (
         lambda: tumbling().with_key("id"),
         "'w': with_key: its input 'feed' is grouped by .*, so two tasks may get tuples of one key; use fields_",
@@ -101,15 +89,9 @@ BUILDS = {
         "'w': closed='left': a window of a count slide or a trigger ends at the tuple that fires it",
     ),
     "a left side of a trigger": (lambda: Report().with_window(SECOND, len, closed="left"), "'w': closed='left': a win"),
-    "early results of counts": (
-        lambda: Report().with_window(Count(2)).with_early_results(SECOND),
-        "early results need",
-    ),
+    "early counts": (lambda: Report().with_window(Count(2)).with_early_results(SECOND), "early results need"),
     "a field without a type": (lambda: tumbling().with_columns({"id": int}), "no type for field 'ts'"),
-    "a type without a field": (
-        lambda: tumbling().with_columns({"id": int, "ts": int, "t": int}),
-        "no input has a field 't'",
-    ),
+    "a type too many": (lambda: tumbling().with_columns({"id": int, "ts": int, "t": int}), "no input has a field 't'"),
 }
 
 

@@ -1,7 +1,6 @@
 """Starts with another declaration of windows: refused before anything is changed, and the former one goes on."""
 
 import json
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -52,19 +51,6 @@ def test_before_the_first_commit_the_declaration_may_change() -> None:
         assert running.emitted("w", 1)
         with pytest.raises(StateError, match=r"with windows: length Duration.seconds\(20\)"):
             running.restart(fed(report()))
-
-
-def test_the_command_line_exits_with_2(tmp_path: Path, monkeypatch: Any, command: Any) -> None:
-    module = tmp_path / "started.py"
-    module.write_text(
-        "from test_window_starts import TWENTY, report\nfrom test_window_starts import topology as make\nmade = make(report(TWENTY))\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "test_window_starts", sys.modules[__name__])
-    data_dir = tmp_path / "data"
-    ended(topology(report()), data_dir, until_txid=2)
-    message = command.refused("run", "started:made", "--engine", "local", "--data-dir", data_dir, "--available-now")
-    assert "component 'w': what it has stored was written with windows: length" in message
 
 
 def test_windows_per_key_move_to_other_tasks(tmp_path: Path) -> None:

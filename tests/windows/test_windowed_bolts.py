@@ -12,6 +12,7 @@ from window_cases import EPOCH, WORKED_EXAMPLES, Report, at, clock, committed, c
 from txstorm import Count, Duration, KeyedState, TopPerWindow, WindowAggregate, WindowedBolt
 from txstorm.errors import InputError, StateError
 from txstorm.joins import IntervalJoin, JoinBolt, Side
+from txstorm.results.views import DeadLettersView
 from txstorm.results.windowed_components import component_windows
 from txstorm.testing import FeedSpout
 
@@ -25,22 +26,14 @@ WINDOWS = [
 ]
 
 
-def worked_example():
-    bolt = Report().with_window(Duration.seconds(20), Duration.seconds(10))
-    return bolt.with_timestamp_field("ts", unit="s").with_lag(Duration.seconds(5))
-
-
-def rows(given):
-    return [(id, clock(text)) for id, text in given]
-
-
 @pytest.mark.parametrize("parallelism", [1, 2])
 @pytest.mark.parametrize("cut", ["one batch", "two batches", "one tuple per batch"])
 def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism):
     """W20, W21, W22."""
-    every = rows(WORKED_EXAMPLES)
+    every = [(id, clock(text)) for id, text in WORKED_EXAMPLES]
     batches = {"one batch": [every], "two batches": [every[:6], every[6:]]}.get(cut, [[row] for row in every])
-    with driver(topology(worked_example(), parallelism=parallelism)) as running:
+    bolt = Report().with_window(Duration.seconds(20), Duration.seconds(10)).with_timestamp_field("ts", unit="s")
+    with driver(topology(bolt.with_lag(Duration.seconds(5)), parallelism=parallelism)) as running:
         assert [one for batch in batches for one in committed(running, batch)] == WINDOWS
         assert running.watermark("w") == at(clock("8:00:34"))
         kept = [one["values"]["id"] for one in running.buffered("w")]
@@ -52,6 +45,25 @@ def test_the_worked_examples_fire_the_same_windows_in_all_cuts(cut, parallelism)
             ("8:00:30", "8:00:50", ["e10"], [], ["e7", "e8", "e9"]),
         ]
         assert running.watermark("w") == datetime.max.replace(tzinfo=UTC)
+
+
+PICTURE = [("e1", 1), ("e2", 4), ("e3", 6), ("e4", 7), ("e5", 8), ("e6", 9), ("e7", 11), ("e8", 13), ("e9", 15)]
+PICTURES = {
+    "sliding": (Duration.seconds(10), Duration.seconds(5), ["23:59:55 0:00:05 12", "0:00:00 0:00:10 123456"]),
+    "tumbling": (Duration.seconds(5), Duration.seconds(5), ["0:00:00 0:00:05 12", "0:00:05 0:00:10 3456"]),
+    "counts": (Count(4), Count(2), ["None 0:00:04 12", "None 0:00:07 1234", "None 0:00:09 3456"]),
+}
+
+
+@pytest.mark.parametrize("take", [1, 2, 9])
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_pictures_fire_the_same_windows_in_all_cuts(name, take):
+    """W2, W3, W12, W13."""
+    length, slide, expected = PICTURES[name]
+    bolt = Report().with_window(length, slide).with_timestamp_field("ts", unit="s").with_lag(Duration.seconds(5))
+    with driver(topology(bolt)) as running:
+        found = [row for first in range(0, 9, take) for row in committed(running, PICTURE[first : first + take])]
+    assert [f"{start} {end} {''.join(one[1:] for one in ids)}" for start, end, ids, *_ in found] == expected
 
 
 def test_no_window_is_evaluated_again_after_a_crash():
@@ -412,15 +424,9 @@ def test_a_window_whose_evaluation_fails_becomes_a_dead_letter():
         running.commit(txid)
         assert running.emitted("w", txid) == [(["a", "b"],), (["d", "e"],)]
         assert sorted(row["id"] for row in running.state("seen").to_pylist()) == ["a", "b", "d", "e"]
-        [letter] = dead_letters(running)
+        [letter] = DeadLettersView(running.data_dir).to_pylist()
         assert letter["component"] == "w" and '"tuples": 2' in letter["record"] and '"key": "[0]"' in letter["record"]
         assert "broken" in letter["message"]
-
-
-def dead_letters(running):
-    from txstorm.results.views import DeadLettersView
-
-    return DeadLettersView(running.data_dir).to_pylist()
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

@@ -8,7 +8,7 @@ MUTANTS = (
         "inspect",
         "declaration.object if usable else None",
         "declaration.object",
-        "tests/bad_input/test_bad_topologies.py",
+        "tests/bad_input/test_bad_arguments.py",
     ),
     Mutant(
         "decimals_wrap_when_they_are_rescaled",

@@ -37,7 +37,7 @@ MUTANTS = (
         "StatefulTarget._is_done",
         "last is not None and last >= txid",
         "False",
-        "tests/stateful/test_stateful_topologies.py::test_what_is_committed_is_not_committed_again_after_a_crash",
+        "tests/stateful/test_stateful_topologies.py::test_what_is_decided_is_committed_once_also_by_the_next_start",
     ),
     Mutant(
         "a_failed_prepare_is_sent_again",

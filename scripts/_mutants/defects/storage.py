@@ -123,7 +123,7 @@ except TableCorrupt as cause:
         "_unneeded",
         "by is not None and by <= epoch",
         "by is not None",
-        "tests/unit/storage/upkeep/test_sweep.py::test_files_of_a_newer_coordinator_or_with_foreign_names_are_kept",
+        "tests/unit/storage/upkeep/test_retention.py::test_files_of_a_newer_coordinator_or_with_foreign_names_are_kept",
     ),
     Mutant(
         "sweeper_ignores_older_versions",

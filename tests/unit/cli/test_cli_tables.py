@@ -1,18 +1,24 @@
-"""Printed tables and values: for people in a terminal, and for programs in a pipe."""
+"""Printed tables, values, live screens and traces: for people in a terminal, and for programs in a pipe."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from spout_samples import Pass
 
 from txstorm import BasicBolt, TransactionalTopologyBuilder
 from txstorm.books.savepoint import SavedTable, Savepoint
-from txstorm.cli.execute import execute, summarise
-from txstorm.cli.output import WIDE, grid
+from txstorm.cli import target
+from txstorm.cli.execute import LINE_SECONDS, LineScreen, LiveScreen, execute, screen_for, summarise
+from txstorm.cli.output import WIDE, Interrupted, error_document, grid, report
+from txstorm.cli.tracebacks import is_internal, place, without_internals
 from txstorm.display import Facts, facts
+from txstorm.errors import FencedError, HeldError, InputError, MissingDependency, TopologyError, TopologyFailed
+from txstorm.monitor.live import Moment
 from txstorm.monitor.progress import Snapshot, TransactionProgress
 from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
@@ -116,3 +122,85 @@ def test_a_bolt_that_forgets_to_emit_is_named(tmp_path):
     summarise(ending, Console(file=file, width=WIDE))
     assert "1 txid with 2 input rows in " in file.getvalue()
     assert "note: forgets emitted nothing, although other components subscribe to it" in file.getvalue()
+
+
+CODES = {
+    2: [TopologyError("t", ["a"]), MissingDependency("pyspark", "spark")],
+    3: [HeldError("held"), FencedError("fenced")],
+    1: [TopologyFailed("failed"), ValueError("ours"), OSError(28, "disk full")],
+    130: [Interrupted(), KeyboardInterrupt()],
+}
+
+
+@pytest.mark.parametrize(("code", "error"), [(code, error) for code, errors in CODES.items() for error in errors])
+def test_exit_codes(code, error, capsys):
+    assert report(error, as_json=True, debug=False) == code
+    captured = capsys.readouterr()
+    (line,) = captured.out.splitlines()
+    found = json.loads(line)["error"]
+    assert found["exit_code"] == code
+    assert str(error) in captured.err
+    assert (found["type"] == "Interrupted") == (code == 130)
+
+
+def test_faults_and_run_facts_are_in_the_error_object_and_messages_printed_verbatim(capsys):
+    document = error_document(TopologyError("t", ["a", "b"]), {"txids": 3})
+    assert document["error"]["faults"] == ["a", "b"]
+    assert document["error"]["run"] == {"txids": 3}
+    assert list(document) == ["error"]
+    report(TopologyFailed("[red]not markup[/red] é\nsecond line " + "x" * 300), as_json=True, debug=False)
+    captured = capsys.readouterr()
+    assert captured.err == "error: [red]not markup[/red] é\nsecond line " + "x" * 300 + "\n"
+    assert "é" in captured.out
+
+
+def moment(seconds: float, committed: int) -> Moment:
+    return Moment("words", "local", "running", Snapshot(committed=committed, txids=committed, seconds=seconds))
+
+
+def test_lines_are_rate_limited_and_a_terminal_shows_messages_above_a_table():
+    file = io.StringIO()
+    screen = screen_for(Console(file=file, width=200))
+    assert isinstance(screen, LineScreen)
+    screen.begin(moment(0, 0))
+    for tenth in range(1, 200):
+        screen.show(moment(tenth / 10, 7 if tenth < 120 else 9))
+    screen.end()
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "words: running on local"
+    assert [line.split(",")[0] for line in lines[1:]] == ["words: committed txid 7", "words: committed txid 9"]
+    assert LINE_SECONDS >= 1
+    file = io.StringIO()
+    screen = screen_for(Console(file=file, force_terminal=True, width=120, _environ={"TERM": "xterm"}))
+    assert isinstance(screen, LiveScreen)
+    screen.begin(moment(0, 0))
+    screen.show(moment(1, 5))
+    screen.say("stopping")
+    screen.end()
+    assert "committed txid 5" in file.getvalue()
+    assert "stopping" in file.getvalue()
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(screen_for(dumb), LineScreen)
+
+
+HEAD = "Traceback (most recent call last):"
+INTERNAL = [
+    f'  File "{target.__file__}", line 3, in run_component',
+    "    run.bolt.execute(tuple)",
+    "    ^^^^^^^^^^^^^^^^^^^^^^^",
+]
+MINE = ['  File "/home/me/job.py", line 7, in execute', '    raise ValueError("x")', "    ^^^^^"]
+MESSAGE = ["ValueError: two lines", "  File of mine"]
+
+
+def test_only_frames_of_the_users_files_are_kept_and_their_innermost_is_the_place():
+    text = "\n".join([HEAD, *INTERNAL, *MINE, *INTERNAL, *MESSAGE])
+    assert without_internals(text).splitlines() == [HEAD, *MINE, *MESSAGE]
+    assert is_internal(target.__file__)
+    assert is_internal("<frozen importlib._bootstrap>")
+    assert not is_internal(__file__)
+    with pytest.raises(InputError) as caught:
+        target.load("no module:")
+    assert place(caught.value).endswith(
+        "in test_only_frames_of_the_users_files_are_kept_and_their_innermost_is_the_place"
+    )

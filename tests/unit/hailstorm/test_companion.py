@@ -104,12 +104,8 @@ def test_a_lost_processor_registers_again_and_undecided_transactions_are_replaye
         assert hail.states[before:] == ["Initialize", 'SpoutsRewind({"0": 0, "1": 0, "2": 0})', "Flowing"]
         assert sorted(hail.shown(driver)["living_processors"]) == NAMES
         driver.commit()
-        assert {row["word"]: row["state"] for row in driver.state("counts").to_pylist()} == {
-            "a": 2,
-            "b": 1,
-            "c": 1,
-            "d": 1,
-        }
+        rows = driver.state("counts").to_pylist()
+        assert {row["word"]: row["state"] for row in rows} == {"a": 2, "b": 1, "c": 1, "d": 1}
         assert (hail.shown(driver)["snapshot"] is not None) == taking
         with pytest.raises(InputError, match=r"did you mean 'counts-1'.*there are spout-0"):
             driver.lose("count-1")
@@ -149,12 +145,8 @@ def test_a_new_directory_begins_with_the_snapshot_of_a_store(hail: Hail) -> None
     with TopologyTestDriver(hail.topology(store), pending=1) as driver:
         assert hail.states == ["Initialize", f"SpoutsRewind({Clock(clock)})", "Flowing"]
         driver.commit()
-        assert {row["word"]: row["state"] for row in driver.state("counts").to_pylist()} == {
-            "a": 2,
-            "b": 1,
-            "c": 1,
-            "d": 1,
-        }
+        rows = driver.state("counts").to_pylist()
+        assert {row["word"]: row["state"] for row in rows} == {"a": 2, "b": 1, "c": 1, "d": 1}
 
 
 class Slow(SnapshotStore):

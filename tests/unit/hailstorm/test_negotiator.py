@@ -35,15 +35,8 @@ PATH = [
     *(Paused(spout, AT[spout]) for spout in SPOUTS),
     *(Saved(bolt, C2) for bolt in BOLTS),
 ]
-STATES = [
-    "Unavailable",
-    "Initialize",
-    f"SpoutsRewind({C1})",
-    "Flowing",
-    "SpoutsPaused",
-    f"Flowing({C2})",
-    "Flowing",
-]
+STATES = ["Unavailable", "Initialize", f"SpoutsRewind({C1})"]
+STATES += ["Flowing", "SpoutsPaused", f"Flowing({C2})", "Flowing"]
 
 
 def run(events, state=None):

@@ -312,10 +312,7 @@ MISUSE = {
     "an eviction before nothing": (lambda h: h.evict_before(None), "expected a place of evict_before .*got None"),
     "an eviction before another type": (lambda h: h.evict_before(5), "place of evict_before .*expected datetime, got"),
     "an eviction of a key of another type": (lambda h: h.evict_before(AT, ("a", "b")), "'shop', .*expected int, got"),
-    "evictions without places": (
-        lambda h: h.evict_batch(visits()),
-        r"evict_batch expected one column 'at', got \['user', 'shop'\]",
-    ),
+    "no places": (lambda h: h.evict_batch(visits()), r"evict_batch expected one column 'at', got \['user', 'shop'\]"),
     "an eviction batch with a null": (lambda h: h.evict_batch(visits(at=NULL)), NO_TIME),
 }
 

@@ -78,7 +78,7 @@ def test_a_handle_works_in_finish_batch_only_and_a_value_of_another_type_fails_t
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"word": ["a"]}, r"expected one column 'n', got \['word'\]"),
+        ({"word": ["a"]}, r"sink 'out'.*expected one column 'n', got \['word'\]"),
         ({"word": ["a"], "n": [0.5]}, "'n'.*expected int64, got double; cast the column"),
         ({"word": [1], "n": [1]}, "'word'.*expected string, got int64"),
     ],

@@ -101,6 +101,8 @@ def test_undeclared_and_foreign_names(tmp_path):
     resources = open_store(tmp_path, create=True, states={"count": [COUNTS], "other": [TOTALS]}).group(1).resources
     with pytest.raises(StateError, match=r"count: state 'count' is not declared \(did you mean 'counts'\?\)"):
         resources.state("count", 0, "count")
+    with pytest.raises(StateError, match=r"count: sink 'oot' is not declared \(did you mean 'out'\?\)"):
+        resources.sink("count", 0, "oot")
     with pytest.raises(StateError, match="other: state 'counts' belongs to component 'count'"):
         resources.state("other", 0, "counts")
     with pytest.raises(StateError, match="other: sink 'out' belongs to component 'count'"):

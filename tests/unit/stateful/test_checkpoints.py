@@ -25,10 +25,7 @@ MACHINES = {
         "start: INITSTATE -1; ack -1: ; pass_time 999: ; pass_time 1: PREPARE 0; pass_time 400: ; ack 0: COMMIT 0; "
         "ack 0: ; pass_time 599: ; pass_time 1: PREPARE 1",
     ),
-    "a checkpoint that became due during another step": (
-        (None, 1000),
-        "start: INITSTATE -1; pass_time 1000: ; ack -1: PREPARE 0",
-    ),
+    "a checkpoint due during another step": ((None, 1000), "start: INITSTATE -1; pass_time 1000: ; ack -1: PREPARE 0"),
     "an unprepared checkpoint is rolled back": (
         ((5, "PREPARING"), 0),
         "start: ROLLBACK 5; ack 5: INITSTATE 4 = 4 COMMITTED; ack 4: PREPARE 5",

@@ -90,31 +90,6 @@ def test_one_transaction_is_pending_by_default(drive, tmp_path: Path) -> None:
     assert len(by_settings.active) == 4
 
 
-def test_items_21_22_commits_are_one_at_a_time_and_in_order(drive) -> None:
-    driver = drive(topology(), pending=3)
-    driver.ack(3)
-    driver.ack(2)
-    assert driver.active == {1: "processing", 2: "processed", 3: "processed"}
-    driver.fail(2)  # a processed txid can fail while it waits for its turn
-    assert driver.active == dict.fromkeys((1, 2, 3), "processing")
-    driver.ack(3)
-    driver.ack(2)
-    driver.ack(1)
-    assert driver.active == {1: "committing", 2: "processed", 3: "processed"}
-    for committed in (1, 2, 3):
-        driver.ack(committed)
-        assert driver.committed == committed
-    assert [row["n"] for row in driver.sink("rows").to_pylist()] == [2, 4, 6, 8, 10, 12]
-
-
-def test_commit_acks_both_phases_of_all_txids_up_to_one(drive) -> None:
-    driver = drive(topology(), pending=2)
-    driver.commit()
-    assert driver.committed == 1
-    driver.commit(3)
-    assert driver.state("total").to_pylist() == [{"n": 42}]
-
-
 @pytest.mark.parametrize("acks", [0, 1])
 def test_a_failure_in_either_phase_replays_the_txid_and_all_later_ones(drive, acks: int) -> None:
     driver = drive(topology(), pending=2)

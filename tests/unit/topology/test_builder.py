@@ -5,7 +5,6 @@ from runs import ended
 from topology_samples import Keep, Lines, Partial, Plain, Silent, Split, builder, rich, source_diagram, word_count
 
 from txstorm.api.output import Grouping
-from txstorm.api.spout import OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout
 from txstorm.api.tuples import Fields
 from txstorm.bolts import CountByKey
 from txstorm.errors import TopologyError
@@ -144,19 +143,6 @@ def test_settings_of_builder_and_spout_declarer_are_taken_and_invalid_ones_repor
         made.build_topology()
     assert len(refused.value.faults) == 2
     assert any("max_jobs" in fault for fault in refused.value.faults)
-
-
-def test_all_three_kinds_of_spouts_are_accepted():
-    """A topology has one spout, of any kind (T18)."""
-
-    class Ours(PartitionedTransactionalSpout):
-        fields = ("x",)
-
-    class Opaque(OpaquePartitionedTransactionalSpout):
-        fields = ("x",)
-
-    for spout in (Ours(), Opaque()):
-        assert TransactionalTopologyBuilder("t", "s", spout).build_topology().spout.kind == "spout"
 
 
 def test_a_built_topology_is_independent_of_later_builder_calls_and_has_a_commit_phase():

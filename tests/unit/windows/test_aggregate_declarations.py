@@ -47,10 +47,7 @@ CALLS = {
     "a lateness that is a number": (lambda: made().with_allowed_lateness(5), "with_allowed_lateness: expected a Durat"),
     "a top of 0": (lambda: TopPerWindow(0, "n"), "TopPerWindow: expected a number of ranks, .* got 0"),
     "a top by the end": (lambda: TopPerWindow(1, "end"), "TopPerWindow: expected the name of a field"),
-    "names that are an aggregate": (
-        lambda: made(n="count", names="count"),
-        "names: expected a mapping .*, got 'count'",
-    ),
+    "names as an aggregate": (lambda: made(n="count", names="count"), "names: expected a mapping .*, got 'count'"),
     "a name of another column": (lambda: made(n="count", names={"ends": "e"}), "got 'ends' .did you mean 'end'"),
     "a name like the key": (lambda: made(n="count", names={"end": "k"}), "two fields 'k'; .* start and end with names"),
     "both names alike": (lambda: made(n="count", names={"end": "start"}), "start and end are both called 'start'"),

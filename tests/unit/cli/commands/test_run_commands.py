@@ -80,11 +80,7 @@ BAD_RUNS = {
     "no target": (("run",), "UsageError", "MODULE"),
     "no command": (("rnu",), "UsageError", "rnu"),
     "remote directory": (("run", "words", "--engine", "local", "--data-dir", "s3://x/y"), "InputError", "scheme 's3'"),
-    "file as directory": (
-        ("run", "words", "--engine", "local", "--data-dir", "words.py"),
-        "DataDirectoryError",
-        "file",
-    ),
+    "a file": (("run", "words", "--engine", "local", "--data-dir", "words.py"), "DataDirectoryError", "file"),
     "no state": (("state", "txstorm-data/words", "counts"), "DataDirectoryError", "does not exist"),
     "no history": (("history", "."), "DataDirectoryError", "words.py"),
 }

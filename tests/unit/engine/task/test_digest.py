@@ -152,8 +152,8 @@ REFUSED = {
     "direct of another arity": (lambda c: c.emit_direct(0, stream="aimed"), "expected 1 .* got 0"),
     "batch to a direct stream": (lambda c: c.emit_batch(pa.record_batch({"x": [1]}), stream="aimed"), "is direct"),
     "batch to nowhere": (lambda c: c.emit_batch(pa.record_batch({"x": [1]}), stream="x"), "not declared"),
-    "batch of other columns": (lambda c: c.emit_batch(pa.record_batch({"word": ["a"]})), "declared columns"),
-    "not a batch": (lambda c: c.emit_batch([("a", 1)]), "got list"),
+    "other columns": (lambda c: c.emit_batch(pa.record_batch({"word": ["a"]})), r"declared columns .*got \['word'\]"),
+    "not a batch": (lambda c: c.emit_batch([("a", 1)]), "default': emit_batch takes .*got list"),
     "tuple to a stream without fields": (lambda c: c.emit(1, stream="ticks"), "expected 0 .* got 1"),
 }
 

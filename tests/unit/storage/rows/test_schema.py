@@ -78,7 +78,10 @@ def test_added_removed_and_retyped_columns_are_differences_but_not_a_readers_phy
     )
     assert schema_differences(declared, table) == []
     check_schema("state 's'", state_schema(STATE), state_schema(STATE))
-    with pytest.raises(StateError, match=r"(?s)state 's'.*'m' \(int64\) is declared.*new name.*new data directory"):
+    with pytest.raises(
+        StateError,
+        match=r"(?s)state 's'.*'m' \(int64\) is declared.*new name.*new data directory: jobs/replay.py --into",
+    ):
         check_schema("state 's'", pa.schema([("m", pa.int64())]), pa.schema([]))
 
 

@@ -162,9 +162,7 @@ def test_rows_can_be_read_unless_the_feature_affects_readers(tmp_path, what):
 
 
 ALLOWED = {
-    "change data feed": lambda path: DeltaTable(str(path)).alter.set_table_properties(
-        {"delta.enableChangeDataFeed": "true"}
-    ),
+    "data feed": lambda path: DeltaTable(str(path)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
     "features": listed("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns")[0],
     "v2 checkpoints": listed("v2Checkpoint", reader=3)[0],
     "vectors that no file has": listed("deletionVectors", reader=3)[0],

@@ -1,4 +1,4 @@
-"""Compaction: brings the state table up to date for plain readers, atomically and by the leading coordinator only."""
+"""Compaction: brings the state table up to date for plain readers, when it is due, atomically and by the leader only."""
 
 import shutil
 from itertools import pairwise
@@ -16,6 +16,7 @@ from txstorm.errors import FencedError, TableCorrupt
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.storage.tables.table import DeltaTableState
 from txstorm.storage.tables.table_log import RewriteFiles
+from txstorm.storage.upkeep.growth import LEAST_ROWS, Growth, Recent
 
 
 @pytest.fixture
@@ -229,3 +230,23 @@ def test_killed_during_upkeep_and_restarted(tmp_path, fault):
     open_store(tmp_path, epoch=9).sweep([])
     kept = DeltaHandle.open(tmp_path / "state/counts").logged_paths()
     assert {f"_txstorm/staged/{file.name}" for file in (tmp_path / "state/counts/_txstorm/staged").iterdir()} <= kept
+
+
+def test_changes_of_a_new_state_wait_for_half_of_the_lag_and_others_are_due_at_once():
+    growth = Growth(0, 0, Recent(0))
+    assert growth.overdue(100.0, 10.0) is None
+    growth.add(5, 1, None, 100.0)
+    growth.add(5, 2, None, 104.0)
+    assert growth.overdue(104.9, 10.0) is None
+    assert growth.overdue(105.5, 10.0) == pytest.approx(0.5)
+    growth = Growth(3, 7, Recent(0))  # a start finds changes
+    growth.add(5, 1, None, 100.0)
+    assert growth.overdue(100.0, 10.0) == 10.0
+    growth = Growth(3, 7, Recent(0))  # a long pause
+    growth.begin(50.0, whole=True)
+    growth.end(10, 1)
+    growth.add(5, 2, None, 100.0)
+    assert growth.overdue(100.0, 10.0) == pytest.approx(45.0)
+    growth = Growth(0, 0, Recent(0))  # as many changes as rows
+    growth.add(LEAST_ROWS, 1, None, 100.0)
+    assert growth.overdue(100.0, None) == float("inf")

@@ -145,10 +145,7 @@ FAULTY_LEDGERS = {
         memory(children=lambda self, path: sorted(MemoryLedger.children(self, path))),
         "children of 'm': expected .'9', '10'.*, got .'10', '100'",
     ),
-    "a lease for everybody": (
-        Everybody,
-        "one handle has the lease: acquire while 'one' has the lease: expected a HeldError",
-    ),
+    "a common lease": (Everybody, "one handle has the lease: acquire while 'one' has the lease: expected a HeldError"),
     "keeps the lease when it is closed": (memory(close=lambda self: setattr(self, "_open", False)), "lease"),
     "does not wait": (
         memory(wait_free=lambda self, seconds: True),

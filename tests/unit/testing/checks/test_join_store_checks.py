@@ -161,10 +161,7 @@ KEPT = "expiry keeps what is not older: rows from the bound on, after an expiry"
 GONE = "expiry keeps what is not older: rows below the bound, after an expiry"
 TWICE = "the first put stays: the row of an id that a put has twice"
 BROKEN = {
-    "overwrites": (
-        simple(put_many=lambda self, rows: self.rows.update({(row.key, row.id): row for row in rows})),
-        TWICE,
-    ),
+    "replaces": (simple(put_many=lambda self, rows: self.rows.update({(row.key, row.id): row for row in rows})), TWICE),
     "overwrites older times": (
         OverwritesOlderTimes,
         "the first put stays: the rows after a put of the same key and id at a time of -2",
@@ -176,10 +173,7 @@ BROKEN = {
         TWICE,
     ),
     "keeps one row of a key": (simple(identity=lambda self, row: row.key), "a key has many rows"),
-    "appends repetitions": (
-        simple(identity=lambda self, row: (row.key, row.id, len(self.rows))),
-        "a repeated put changes nothing",
-    ),
+    "repeats": (simple(identity=lambda self, row: (row.key, row.id, len(self.rows))), "a repeated put changes nothing"),
     "knows times as identity": (
         simple(identity=lambda self, row: (row.key, row.id, row.time)),
         "the first put stays: the rows after a put of the same key and id at a time of",
@@ -222,10 +216,7 @@ BROKEN = {
         simple(get_many=lambda self, *asked: dict(list(Simple.get_many(self, *asked).items())[:1000])),
         "many rows in one call",
     ),
-    "stores half": (
-        simple(put_many=lambda self, rows: Simple.put_many(self, rows[:2048])),
-        "many rows in one call",
-    ),
+    "stores half": (simple(put_many=lambda self, rows: Simple.put_many(self, rows[:2048])), "many rows in one call"),
     "keys as text": (
         simple(
             identity=lambda self, row: (str(row.key), str(row.id)),
@@ -258,18 +249,12 @@ BROKEN = {
     "never expires": (simple(expire=lambda self, before: None), f"{GONE}: expected [], got [(-3, "),
     "expires one key": (ExpiresOneKey, GONE),
     "expires everything": (simple(expire=lambda self, before: self.rows.clear()), KEPT),
-    "frees ids too early": (
-        FreesIdsTooEarly,
-        "expiry keeps what is not older: rows from the bound on, after a repetition",
-    ),
+    "frees ids early": (FreesIdsTooEarly, "expiry keeps what is not older: rows from the bound on, after a repetition"),
     "refuses empty puts": (
         RefusesEmptyPuts,
         "unknown keys have no rows: expected no error, got AssertionError: nothing to put",
     ),
-    "cannot be used after a close": (
-        simple(close=lambda self: delattr(self, "rows")),
-        "a put is read at once by others",
-    ),
+    "unusable after a close": (simple(close=lambda self: delattr(self, "rows")), "a put is read at once by others"),
     "forgets at a close": (
         simple(close=lambda self: self.rows.clear()),
         "a put is read at once by others: rows after the store was closed and used again",

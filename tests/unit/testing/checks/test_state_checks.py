@@ -252,10 +252,7 @@ FAULTY = {
         putting(lambda self, rows: {key: row for key, row in rows.items() if row is None or key not in self.rows}),
         "puts overwrite and may be repeated",
     ),
-    "never deletes": (
-        putting(lambda self, rows: {key: row for key, row in rows.items() if row is not None}),
-        "None deletes",
-    ),
+    "keeps": (putting(lambda self, rows: {key: row for key, row in rows.items() if row is not None}), "None deletes"),
     "deletes a removed key at once": (
         putting(lambda self, rows: {key: row and (None if row.value is None else row) for key, row in rows.items()}),
         "removals are found until a later txid: the removed row",

@@ -100,7 +100,10 @@ BOLTS = [
     (bolt(Split, Committer), "a BasicBolt, which can never be a committer"),
     (bolt(BasicBolt), "overrides neither execute nor execute_batch"),
     (bolt(BatchBolt), "overrides neither execute nor execute_batch"),
-    (bolt(execute=lambda self, one: LOCK.acquire()), "it or something its code refers to cannot be serialised"),
+    (
+        bolt(execute=lambda self, one: LOCK.acquire()),
+        "it or something its code refers to cannot be serialised (TypeError: cannot pickle '_thread.lock' object); do not keep",
+    ),
     (bolt(fields=("a", "a")), "field 'a' is declared twice"),
     (bolt(fields=("_a",)), "starts with '_'"),
     (bolt(fields=("",)), "field '' is not a non-empty string"),
@@ -123,7 +126,7 @@ def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique
     assert only_fault(made) == "component 'a': two components have this id; give each its own"
     made = builder()
     made.set_bolt("Lines", Split()).shuffle_grouping("lines")
-    assert "'lines' and 'Lines' differ only in case" in only_fault(made)
+    assert "'lines' and 'Lines' differ only in case; give one of them another id" in only_fault(made)
     assert "a BasicBolt, which can never be a committer" in only_fault(with_bolt(Split(), committer=True))
     for spout, sentence in ((Lines, "spout 's': got the class Lines"), (Split(), "Split is no spout")):
         assert sentence in only_fault(TransactionalTopologyBuilder("t", "s", spout))
@@ -131,7 +134,10 @@ def test_the_spout_is_a_spout_a_basic_bolt_no_committer_and_component_ids_unique
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, 1.5, "2", 40000])
 def test_parallelism_must_be_a_number_of_tasks(parallelism):
-    assert f"parallelism is {parallelism!r}" in only_fault(builder(parallelism=parallelism))
+    assert (
+        f"parallelism is {parallelism!r}, expected a whole number from 1 to 32768; it is the number of the"
+        in only_fault(builder(parallelism=parallelism))
+    )
 
 
 def test_a_declaration_that_raises_is_reported_as_one_fault():
@@ -180,7 +186,7 @@ def subscribed(declare, source):
 @pytest.mark.parametrize(
     ("declare", "sentence"),
     [
-        (lambda d: None, "bolt 'b' subscribes to nothing; add a grouping"),
+        (lambda d: None, "bolt 'b' subscribes to nothing; add a grouping to its declarer, such as .s"),
         (lambda d: d.shuffle_grouping("q"), "there is no component 'q'; known are lines, p, b"),
         (lambda d: d.shuffle_grouping(["p"]), "there is no component ['p']"),
         (lambda d: d.shuffle_grouping("p", "eror"), "no stream 'eror' (did you mean 'errors'?)"),
@@ -193,7 +199,10 @@ def subscribed(declare, source):
         (lambda d: d.custom_grouping("p", object()), "object has no prepare and choose_tasks"),
         (lambda d: d.custom_grouping("p", Partial), "got the class Partial instead of an object"),
         (lambda d: d.shuffle_grouping("p").global_grouping("p"), "stream 'default' is subscribed to twice"),
-        (lambda d: d.shuffle_grouping("p").shuffle_grouping("b"), "cycle b → b"),
+        (
+            lambda d: d.shuffle_grouping("p").shuffle_grouping("b"),
+            "cycle b → b: tuples would never end; remove one of these subscriptions",
+        ),
     ],
 )
 def test_faults_of_one_subscription(declare, sentence):
@@ -231,7 +240,10 @@ def events(**changes):
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        (KeyedState("s", {"k": float}, {"v": int}), "double cannot be a key"),
+        (
+            KeyedState("s", {"k": float}, {"v": int}),
+            "double cannot be a key, since equal numbers may have different bits; use int",
+        ),
         (KeyedState("s", {"k": pa.float32()}, {"v": int}), "float cannot be a key"),
         (KeyedState("s", {"k": pa.list_(pa.int64())}, {"v": int}), "cannot be a key; use one key column per part"),
         (KeyedState("s", {"k": object}, {"v": int}), "column 'k': object is no column type; use str, int, "),
@@ -306,10 +318,15 @@ def two_tables(first, second):
 
 def test_a_table_belongs_to_one_component_whatever_the_case_of_its_name():
     state, sink, upper = KeyedState("s", {}, {"v": int}), SinkTable("s", {"v": int}), KeyedState("S", {}, {"v": int})
-    assert "state 's' is declared by both 'one' and 'two'" in only_fault(two_tables(state, state))
+    assert (
+        "state 's' is declared by both 'one' and 'two'" + "; a state belongs to one component: rename one, or let one"
+        in only_fault(two_tables(state, state))
+    )
     assert "sink 's' is declared by both 'one' and 'two'" in only_fault(two_tables(sink, sink))
     assert faults(two_tables(state, sink)) == ()
-    assert "states 'S' and 's' differ only in case" in only_fault(two_tables(upper, state))
+    assert "states 'S' and 's' differ only in case and would share a directory; rename one" in only_fault(
+        two_tables(upper, state)
+    )
     other = KeyedState("s", {}, {"v": str})
     assert "declares state 's' twice with different columns" in only_fault(with_state((state, other)))
 
