@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from txstorm.api.assembly import Results, SiteInput
+from txstorm.api.assembly import Results, Site, SiteInput
 from txstorm.api.context import HeldBack, SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
@@ -75,46 +76,64 @@ class TimeSource:
         return {"timestamp": source, "unit": self.unit, "partition": self.partition}
 
 
-@dataclass(frozen=True)
-class WindowPlan:
-    """Plan of a windowed component.
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """Options of windows, as the ``with_…`` methods of a bolt set them; durations in microseconds.
 
     Attributes:
-        id: the component's id.
-        parallelism: number of its tasks.
-        form: form of its windows.
-        rule: how its watermark follows its inputs.
-        time: where its timestamps come from.
-        inputs: its inputs, in the order of their declaration.
+        form: form of the windows; None: not declared.
+        rule: how the watermark follows the inputs.
+        time: where timestamps come from.
         key: the fields of the key of each window; None for windows per task.
-        ttl: the time without tuples, in microseconds, after which a key is dropped; None: never.
-        owner_fields: the fields of the key by which tuples are distributed, so that keys can move to other tasks when
-            the parallelism changes; None if they cannot.
+        ttl: the time without tuples after which a key is dropped; None: never.
         columns: column → type of buffered tuples; None: as tagged text.
         late_stream: the stream that late tuples are emitted to.
-        early: the time between early results, in microseconds; None: no early results.
+        early: the time between early results; None: no early results.
         evictor: function that returns which tuples of a window stay.
         in_memory: number of tuples of a window that are held in memory; None: all.
-        transient: attributes of the user's bolt that `execute` may rebind.
         clock: how far timestamps may be from the stamp; may differ from that of an earlier start.
     """
 
-    id: str
-    parallelism: int
-    form: WindowForm
-    rule: WatermarkRule
-    time: TimeSource
-    inputs: tuple[InputPlan, ...]
+    form: WindowForm | None = None
+    rule: WatermarkRule = field(default_factory=partial(WatermarkRule, 0))
+    time: TimeSource = TimeSource()
     key: tuple[str, ...] | None = None
     ttl: int | None = None
-    owner_fields: tuple[str, ...] | None = None
     columns: Mapping[str, Any] | None = None
     late_stream: str | None = None
     early: int | None = None
     evictor: Callable[[Any], Any] | None = None
     in_memory: int | None = None
-    transient: frozenset[str] = frozenset()
     clock: ClockRule = field(default_factory=ClockRule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPlan(WindowOptions):
+    """Plan of a windowed component: its options, with what its place in the topology adds.
+
+    Attributes:
+        id: the component's id.
+        parallelism: number of its tasks.
+        inputs: its inputs, in the order of their declaration.
+        owner_fields: the fields of the key by which tuples are distributed, so that keys can move to other tasks when
+            the parallelism changes; None if they cannot.
+        transient: attributes of the user's bolt that `execute` may rebind.
+    """
+
+    form: WindowForm
+    id: str
+    parallelism: int
+    inputs: tuple[InputPlan, ...]
+    owner_fields: tuple[str, ...] | None = None
+    transient: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, options: WindowOptions, site: Site, form: WindowForm, **more: Any) -> WindowPlan:
+        """Return the plan of a component with windows of `form`; `more`: other attributes than the options have."""
+        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
+        rule = replace(options.rule, inputs=len(inputs))
+        there = {"id": site.id, "parallelism": site.parallelism, "inputs": inputs, "form": form, "rule": rule}
+        return cls(**{**vars(options), **there, **more})
 
     @property
     def event_time(self) -> bool:

@@ -18,9 +18,10 @@ from txstorm.api.join_store import JoinStore, StoreRow, StoreUse, same_store
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError, StateError
+from txstorm.joins.columns import Column, columns_of, emit, picked, united
 from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
+from txstorm.joins.delay.lone_side import CheckedSideTimes, SideCommitter, keyed
 from txstorm.joins.delay.sync import DataDelaySync
-from txstorm.joins.lone_side import LoneSide, checked_side, input_of, other_inputs, side_faults
 from txstorm.joins.selection import (
     ANTI,
     INNER,
@@ -35,9 +36,8 @@ from txstorm.joins.selection import (
     side_name,
 )
 from txstorm.joins.side import Side, declared_key, key_faults
-from txstorm.joins.side_intake import SideCommitter, keyed
+from txstorm.joins.side_plan import SidePlan, checked_side, input_of, side_faults
 from txstorm.keys import plain_values
-from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.forms import Duration, signed_duration
 
 UNMATCHED = "unmatched_left"
@@ -99,9 +99,8 @@ class StoreJoin(AssembledBolt):
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that looks rows up."""
-        side = LoneSide.of(self.left, site)
+        side = SidePlan.of(self.left, site)
         faults = side_faults("StoreJoin", "left", self.left, site)
-        faults += other_inputs("StoreJoin", [(self.left.component, self.left.stream)], site)
         filled = next((one for one in site.filled if same_store(one.store, self.store)), None)
         different, warnings = self._mismatches(site, filled)
         faults += different
@@ -151,7 +150,7 @@ class StoreJoin(AssembledBolt):
 class StoreJoinPlan:
     """Plan of a store join: its left side, its store, its bounds in microseconds, its type and its output fields."""
 
-    side: LoneSide
+    side: SidePlan
     use: StoreUse
     before: int
     after: int
@@ -178,7 +177,7 @@ class _LeftRows:
 
     times: list[int]
     keys: list[Any]
-    columns: list[Any]
+    columns: list[Column]
 
 
 class StoreJoinCommitter(SideCommitter):
@@ -196,8 +195,7 @@ class StoreJoinCommitter(SideCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
         """Return the stage that checks the times and keys of left rows."""
-        side = self.plan.side
-        return side.stage(stored=side.side.key)
+        return CheckedSideTimes(self.plan.side, self.plan.side.side.key)
 
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
@@ -221,15 +219,15 @@ class StoreJoinCommitter(SideCommitter):
             elif how == (SEMI if found else ANTI) or (how == LEFT_OUTER and not found):
                 left.append(at)
                 right.append(None)
-        fields = self.plan.side.fields
+        fields, chosen, unmatched = self.plan.side.fields, np.array(left, np.int64), np.array(alone, np.int64)
         values = [
-            _taken(rows.columns[fields.index(one.field)], left)
+            picked(rows.columns[fields.index(one.field)], chosen)
             if one.side == LEFT
             else _column(self._right_values(one.field, right))
             for one in self.plan.fields
         ]
-        self._emit([one.name for one in self.plan.fields], values, DEFAULT_STREAM)
-        self._emit(list(fields), [_taken(column, alone) for column in rows.columns], UNMATCHED)
+        emit(self._collector, [one.name for one in self.plan.fields], values)
+        emit(self._collector, fields, [picked(column, unmatched) for column in rows.columns], UNMATCHED)
 
     def _right_values(self, field: str, rows: Sequence[StoreRow | None]) -> list[Any]:
         """Return a field of store rows; None where there is no row, or a row lacks it."""
@@ -244,13 +242,12 @@ class StoreJoinCommitter(SideCommitter):
 
     def _rows(self) -> _LeftRows:
         """Return the rows that have arrived."""
-        side, chunks = self.plan.side, self._tuples.chunks
+        side, chunks = self.plan.side, self.chunks
         if not chunks:
             return _LeftRows([], [], [])
         times = np.concatenate([chunk.times for chunk in chunks if chunk.times is not None])
         order = np.argsort(times, kind="stable")
-        parts = [_columns(chunk) for chunk in chunks]
-        columns = [_merged([part[at] for part in parts], order) for at in range(len(side.fields))]
+        columns = [united(parts, order) for parts in zip(*map(columns_of, chunks), strict=True)]
         usable = np.concatenate([keyed(chunk, side) for chunk in chunks])[order].tolist()
         given = [plain_values(columns[side.fields.index(name)]) for name in side.side.key]
         keys = given[0] if len(given) == 1 else list(zip(*given, strict=True))
@@ -283,44 +280,12 @@ class StoreJoinCommitter(SideCommitter):
             first = bisect_left(of_key, low, key=_TIME)
             yield of_key[first : bisect_right(of_key, high, first, key=_TIME)]
 
-    def _emit(self, names: list[str], columns: list[Any], stream: str) -> None:
-        """Emit rows: as columns if each field has an array, one by one otherwise."""
-        if not len(columns[0]):
-            return
-        if all(isinstance(column, pa.Array) for column in columns):
-            self._collector.emit_batch(pa.RecordBatch.from_arrays(columns, names=names), stream=stream)
-            return
-        for row in zip(*map(_listed, columns), strict=True):
-            self._collector.emit(*row, stream=stream)
-
 
 _TIME = attrgetter("time")
 
 
 _PLAIN = (str, int, float, bool, bytes, datetime)
 """Types that an array of their values keeps as they are."""
-
-
-def _columns(chunk: Chunk) -> list[Any]:
-    """Return the values of each field of a chunk."""
-    if isinstance(chunk.values, list):
-        return [list(column) for column in zip(*chunk.values, strict=True)]
-    return list(chunk.values.columns)
-
-
-def _merged(parts: Sequence[Any], order: Any) -> Any:
-    """Return the parts of a column as one, in another order: an array if all are arrays of one type."""
-    if all(isinstance(one, pa.Array) and one.type == parts[0].type for one in parts):
-        return pa.concat_arrays(parts).take(pa.array(order))
-    values = [value for part in parts for value in _listed(part)]
-    return [values[row] for row in order.tolist()]
-
-
-def _taken(column: Any, rows: list[int]) -> Any:
-    """Return some rows of a column."""
-    if isinstance(column, pa.Array):
-        return column.take(pa.array(rows, pa.int64()))
-    return [column[row] for row in rows]
 
 
 def _column(values: list[Any]) -> Any:
@@ -332,11 +297,6 @@ def _column(values: list[Any]) -> Any:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         return values
-
-
-def _listed(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist() if isinstance(column, pa.Array) else column
-    return values
 
 
 def _kind(key: Any) -> Any:

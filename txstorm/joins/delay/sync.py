@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.bolt import BatchBolt
@@ -16,13 +16,13 @@ from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.joins.delay.feed import POSITION
 from txstorm.joins.delay.held_rows import HeldRows, held_state
-from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
+from txstorm.joins.delay.lone_side import CheckedSideTimes, ProgressCommitter
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideCommitter
+from txstorm.joins.side_plan import SidePlan, checked_side, side_faults
 from txstorm.user_code import InDriver
-from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state, unit_of_task
+from txstorm.windows.records import COMPONENT, ComponentRecord, unit_of_task
 from txstorm.windows.rules.event_time import END, instant, microseconds
-from txstorm.windows.rules.forms import Duration, signed_duration
+from txstorm.windows.rules.forms import Duration, duration, signed_duration
 
 log = logging.getLogger(__name__)
 AT_ONCE, EVERY_SECOND = Duration(0), Duration.seconds(1)
@@ -61,15 +61,12 @@ class DataDelaySync(AssembledBolt):
         if report is not None and not callable(report):
             raise InputError(f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}")
         self.report = report
-        self.refresh = span(refresh, "DataDelaySync: refresh")
+        self.refresh = duration(refresh, "DataDelaySync: refresh", zero=True).microseconds
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that holds rows and passes them on."""
-        plan = LoneSide.of(self.left, site)
-        left = (self.left.component, self.left.stream)
         positions = [(one.component, one.stream) for one in site.inputs if one.fields == (POSITION,)]
-        faults = side_faults("DataDelaySync", "left", self.left, site)
-        faults += other_inputs("DataDelaySync", [left, *positions], site)
+        faults = side_faults("DataDelaySync", "left", self.left, site, positions)
         if self.report is None and not positions:
             faults.append(
                 "DataDelaySync: nothing tells how far the right side has been consumed; subscribe to the stream of a "
@@ -88,7 +85,7 @@ class DataDelaySync(AssembledBolt):
             for one in site.inputs
             if (one.component, one.stream) in positions and one.grouping != "all" and site.parallelism > 1
         ]
-        made = SyncPlan(plan, self.after, positions[0] if positions else None, self.refresh)
+        made = SyncPlan(SidePlan.of(self.left, site), self.after, positions[0] if positions else None, self.refresh)
         reader = None if self.report is None else PinnedReport(self.report, self.refresh, self.left.unit)
         return Assembly(SyncCommitter(made) if reader is None else ReportedSyncCommitter(made, reader), tuple(faults))
 
@@ -104,7 +101,7 @@ class SyncPlan:
         refresh: how long a report is used, in microseconds.
     """
 
-    side: LoneSide
+    side: SidePlan
     after: int
     position: tuple[str, str] | None
     refresh: int
@@ -114,18 +111,14 @@ class SyncPlan:
         return consumed if consumed is None or consumed == END else consumed - self.after
 
 
-class SyncCommitter(SideCommitter):
+class SyncCommitter(ProgressCommitter):
     """Committer that takes the place of a `DataDelaySync` that reads positions."""
 
-    timers: ClassVar[bool] = True
-
     def __init__(self, plan: SyncPlan) -> None:
-        super().__init__(plan.side)
+        super().__init__(plan.side, {**plan.side.fixed(), "after": f"{plan.after} us"})
         self.plan = plan
         self.held = held_state(plan.side)
-        self.progress = progress_state(plan.side.windows, {**plan.side.fixed(), "after": f"{plan.after} us"})
         self.internal_states = {self.held.name, self.progress.name}
-        self.also_reads = plan.side.windows.also_reads
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the left rows."""
@@ -139,8 +132,8 @@ class SyncCommitter(SideCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks the times of left rows; None for positions."""
-        left = (self.plan.side.side.component, self.plan.side.side.stream)
-        return self.plan.side.stage() if (source, stream) == left else None
+        side = self.plan.side
+        return CheckedSideTimes(side, ()) if (source, stream) == side.side.reads else None
 
     def finish_batch(self) -> None:
         """Pass on the rows that the right side has been consumed past, and hold the others."""
@@ -154,22 +147,15 @@ class SyncCommitter(SideCommitter):
         if held is None:
             held = rows.count()
         released = plan.released(consumed)
-        passage = rows.pass_on(self._tuples.chunks, released, some_held=held > 0)
-        arrived = sum(len(chunk) for chunk in self._tuples.chunks)
+        passage = rows.pass_on(self.chunks, released, some_held=held > 0)
+        arrived = sum(len(chunk) for chunk in self.chunks)
         held += passage.held - passage.passed
         oldest = _oldest(oldest, passage.oldest, released) if held else None
-        passed = arrived - passage.held + passage.passed
-        reports = self._tuples.reports
-        plan.side.windows.report(context, consumed, passed, 0, kind="sync", ahead=reports.number_ahead(context))
+        self._show(consumed, arrived - passage.held + passage.passed, "sync")
         records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
         if context.task == 0:
-            arrivals = plan.side.arrivals(context, reports.newest, self._tuples.frontiers)
-            followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
-            progress = replace(followed, watermark=consumed, advanced=context.stamp)
-            about = plan.side.windows.about()
-            after = replace(component, tasks=context.parallelism, progress=progress, about=about)
-            after = replace(after, ahead=reports.count_ahead(plan.side.windows, component.ahead, context))
-            records.put(COMPONENT, after.text())
+            followed = plan.side.rule.after(component.progress, self._arrivals(), context.stamp)
+            self._save(records, component, replace(followed, watermark=consumed, advanced=context.stamp))
         if held and consumed != END:
             self._wake(component, consumed, oldest)
 
@@ -183,7 +169,7 @@ class SyncCommitter(SideCommitter):
     def _consumed(self) -> int | None:
         """Return the consumed time that this transaction brings; None if it brings none."""
         assert self.plan.position is not None
-        found: int | None = self._tuples.others.get(self.plan.position)
+        found: int | None = self.others.get(self.plan.position)
         return found
 
     def _wake(self, component: ComponentRecord, consumed: int | None, oldest: int | None) -> None:

@@ -17,50 +17,24 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
 from txstorm.joins.interval.interval_output import JoinOutput
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan, SidePlan
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unit_of_task
 from txstorm.joins.rules.blocks import Numbers, Rows
 from txstorm.joins.rules.matching import LOWEST
 from txstorm.joins.rules.positions import Arrivals
 from txstorm.joins.selection import FULL, RIGHT_OUTER
+from txstorm.joins.side_plan import SideTimes
 from txstorm.joins.side_rows import taken
 from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake
-from txstorm.windows.newest import REPORTED, NewestTimes, Reports
+from txstorm.windows.newest import REPORTED, Reports
 from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
 
 ALL_TIMES = -1
 """What a map-side stage names in place of an input when it reports all times of left rows."""
 FRONTIER = "frontier"
 """Stream of the time that the left times of all later results exceed."""
-
-
-class SideTimes(NewestTimes):
-    """Map-side stage of one side: passes tuples on, and reports newest times.
-
-    It refuses unannounced partitions, and values that do not fit the side's columns.
-
-    Args:
-        plan: the plan of the side.
-    """
-
-    def __init__(self, plan: SidePlan) -> None:
-        one = plan.windows.inputs[0]
-        super().__init__(plan.windows, one.component, one.stream)
-        self._id, self._rows_form, self._side = plan.windows.id, plan.form, plan.form.side
-
-    def _add(self, chunk: Chunk) -> None:
-        """Note the newest times; raise an error for a tuple that the side cannot take."""
-        self._rows_form.check(chunk)
-        announced = self._side.partitions
-        strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
-        if strange:
-            raise ValueError(
-                f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
-                f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
-            )
-        super()._add(chunk)
 
 
 class RowTimes(SideTimes):
@@ -144,7 +118,7 @@ class IntervalJoinCommitter(AssembledCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks times and partitions, and reports newest times to all tasks."""
-        return RowTimes(self.plan, [_reads(one) for one in self.plan.sides].index((source, stream)))
+        return RowTimes(self.plan, [one.side.reads for one in self.plan.sides].index((source, stream)))
 
     def warm_up(self, context: TaskContext) -> None:
         """Load the window and the pending rows of a task, unless the number of tasks has changed."""
@@ -157,7 +131,7 @@ class IntervalJoinCommitter(AssembledCommitter):
         """Set up for one batch."""
         self._context, self._collector, self._attempt = context, collector, attempt
         self._intakes = [Intake(one.windows, attempt) for one in self.plan.sides]
-        self._stages = {map_side_id(self.plan.id, *_reads(one)): side for side, one in enumerate(self.plan.sides)}
+        self._stages = {map_side_id(self.plan.id, *one.side.reads): side for side, one in enumerate(self.plan.sides)}
         self._chunks: dict[int, list[tuple[Chunk, Numbers, Numbers]]] = {LEFT: [], RIGHT: []}
         self._count = 0
         self._reports = Reports(), Reports()
@@ -202,7 +176,10 @@ class IntervalJoinCommitter(AssembledCommitter):
         records = context.state(self.progress.name)
         component = JoinRecord.read(records.get(COMPONENT))
         rows = JoinRows(plan, context, records, component)
-        arrivals = [self._arrivals(LEFT), self._arrivals(RIGHT)]
+        arrivals = [
+            side.arrivals(context, reports.newest, self._frontiers)
+            for side, reports in zip(plan.sides, self._reports, strict=True)
+        ]
         left_progress, right_progress = (
             side.rule.after(before, arrived, context.stamp)
             for side, before, arrived in zip(plan.sides, (component.left, component.right), arrivals, strict=True)
@@ -289,12 +266,6 @@ class IntervalJoinCommitter(AssembledCommitter):
         """Return the number of rows of a side that have come with times before `time`."""
         return sum(int(np.count_nonzero(times < time)) for _, times, _ in self._chunks[side])
 
-    def _arrivals(self, side: int) -> Arrivals:
-        plan = self.plan.sides[side]
-        return Arrivals(
-            self._reports[side].newest, plan.facts(self._context, self._frontiers), plan.caught_up(self._context)
-        )
-
     def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
         context, position = self._context, after.right.watermark
         if context.report is None:
@@ -323,11 +294,6 @@ class IntervalJoinCommitter(AssembledCommitter):
             due = one.rule.wake(progress[side], arrivals[side], context.stamp, waits_for if side == RIGHT else None)
             if due is not None:
                 context.wake_at(due)
-
-
-def _reads(side: SidePlan) -> tuple[str, str]:
-    one = side.windows.inputs[0]
-    return one.component, one.stream
 
 
 def _united(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:

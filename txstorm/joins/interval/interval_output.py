@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.context import TaskContext
-from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector
+from txstorm.joins.columns import emit, picked
 from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan
 from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import Pairs, RightWindow
@@ -73,12 +73,7 @@ class JoinOutput:
 
     def _left(self, left: Rows, chosen: Numbers) -> dict[str, Any]:
         form, fields = self._plan.sides[LEFT].form, self._plan.fields_of(LEFT)
-        picked = pa.array(chosen)
-        values = {field: form.values(left.stored, field) for field in fields}
-        return {
-            field: [column[row] for row in chosen.tolist()] if isinstance(column, list) else column.take(picked)
-            for field, column in values.items()
-        }
+        return {field: picked(form.values(left.stored, field), chosen) for field in fields}
 
     def _right(self, window: RightWindow, pairs: Pairs, there: Mask | None) -> dict[str, Any]:
         """Return the fields of the right rows of pairs; `there`: which results are pairs, None: all."""
@@ -97,17 +92,10 @@ class JoinOutput:
             return
         self.results += size
         columns = [sides[one.side][one.field] if one.side in sides else pa.nulls(size) for one in self._plan.output]
-        self._send(columns, [one.name for one in self._plan.output], DEFAULT_STREAM)
+        emit(self._collector, [one.name for one in self._plan.output], columns)
 
     def _unmatched(self, side: int, rows: pa.Table) -> None:
         if rows.num_rows:
             form = self._plan.sides[side].form
-            self._send([form.values(rows, field) for field in form.fields], list(form.fields), UNMATCHED[side])
-
-    def _send(self, columns: Sequence[Any], names: Sequence[str], stream: str) -> None:
-        if any(isinstance(column, list) for column in columns):  # values that have no common Arrow type
-            lists = (column if isinstance(column, list) else column.to_pylist() for column in columns)
-            for values in zip(*lists, strict=True):
-                self._collector.emit(*values, stream=stream)
-        else:
-            self._collector.emit_batch(pa.table(list(columns), names=list(names)), stream=stream)
+            columns = [form.values(rows, field) for field in form.fields]
+            emit(self._collector, form.fields, columns, UNMATCHED[side])

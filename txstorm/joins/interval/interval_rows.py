@@ -24,7 +24,7 @@ from txstorm.joins.rules.pending import Pending, united
 from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
 from txstorm.keys import KEY_GROUPS
 from txstorm.row_order import order_of
-from txstorm.windows.aggregates.groups import integers
+from txstorm.windows.aggregates.groups import integers, own_groups
 
 _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
@@ -50,7 +50,7 @@ class JoinRows:
         self._plan = plan
         self._context = context
         self._component = component
-        self._own = plan.own_groups(context.task)
+        self._own = own_groups(GROUP, context.task, plan.parallelism, to_first=plan.to_first)
         self._left, self._right, self._matched, self._passing = (context.collection(one.name) for one in plan.states)
         tasks = component.tasks or plan.parallelism
         units = [unit_of_task(task) for task in range(tasks)]

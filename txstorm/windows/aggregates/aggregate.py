@@ -16,8 +16,7 @@ from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, Aggregat
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.bolt import WindowedBolt, timestamp_faults
-from txstorm.windows.plan import InputPlan, WindowPlan
-from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.forms import BoundNames, Duration, duration, tumbling
 
 
@@ -102,22 +101,10 @@ class WindowAggregate(WindowedBolt):
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
             form = _PLACEHOLDER
-        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
         grouped = {_grouped_by(one) for one in site.inputs}
         by = grouped.pop() if len(grouped) == 1 else ()
         by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)
-        windows = WindowPlan(
-            id=site.id,
-            parallelism=site.parallelism,
-            form=form,
-            rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
-            time=options.time,
-            inputs=inputs,
-            key=tuple(self.cells.key_names),
-            owner_fields=by,
-            late_stream=options.late_stream,
-            clock=options.clock,
-        )
+        windows = WindowPlan.of(options, site, form, key=tuple(self.cells.key_names), owner_fields=by)
         plan = AggregatePlan(
             windows,
             cells,

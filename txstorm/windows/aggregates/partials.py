@@ -15,10 +15,10 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, row_texts, tasks_of
+from txstorm.keys import groups_of, hash_rows, row_texts
 from txstorm.tagged import text_of
 from txstorm.windows.aggregates.cells import TUPLES, Cells, typed
-from txstorm.windows.aggregates.groups import Numbers, integers, whole
+from txstorm.windows.aggregates.groups import Numbers, integers, own_groups, whole
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions
 from txstorm.windows.intake import Chunk, Intake
@@ -96,11 +96,7 @@ class AggregatePlan:
 
     def own_groups(self, task: int) -> pa.Table | None:
         """Return the key groups whose tuples a task gets; None for all."""
-        if self.windows.parallelism == 1 or (self.to_first and task == 0):
-            return None
-        every = np.arange(KEY_GROUPS)
-        mine = every[:0] if self.to_first else every[tasks_of(every, self.windows.parallelism) == task]
-        return pa.table({GROUP: mine})
+        return own_groups(GROUP, task, self.windows.parallelism, to_first=self.to_first)
 
     def rows_of(self, chunk: Chunk, stamp: int) -> pa.Table:
         """Return the partial aggregates of single tuples; `stamp`: their time if they have no timestamp."""
