@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,9 @@ from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_plan import SidePlan, checked_side, input_of, side_faults
 from txstorm.keys import plain_values
 from txstorm.windows.rules.forms import Duration, signed_duration
+
+if TYPE_CHECKING:
+    from txstorm.joins.delay.store_target import TaskLookUps
 
 UNMATCHED = "unmatched_left"
 """Stream of the left rows without a match."""
@@ -158,13 +161,6 @@ class StoreJoinPlan:
     fields: tuple[Selected, ...]
 
 
-class LookUps(Protocol):
-    """Access to a join store, for one txid and task."""
-
-    def get_many(self, keys: Collection[Any], start: int, end: int) -> Mapping[Any, Sequence[StoreRow]]:
-        """Return key → rows from `start` to `end` by (time, id)."""
-
-
 @dataclass(frozen=True)
 class _LeftRows:
     """Left rows of a task, ordered by time and arrival, as parallel lists.
@@ -200,7 +196,7 @@ class StoreJoinCommitter(SideCommitter):
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
         context = self._context
-        look_ups = cast("LookUps | None", context.managed())
+        look_ups = cast("TaskLookUps | None", context.managed())
         rows = self._rows()
         if look_ups is None or not rows.times:
             return
@@ -255,7 +251,7 @@ class StoreJoinCommitter(SideCommitter):
             times[order].tolist(), [key if there else None for key, there in zip(keys, usable, strict=True)], columns
         )
 
-    def _looked_up(self, look_ups: LookUps, rows: _LeftRows, some: Sequence[int]) -> Iterator[Sequence[StoreRow]]:
+    def _looked_up(self, look_ups: TaskLookUps, rows: _LeftRows, some: Sequence[int]) -> Iterator[Sequence[StoreRow]]:
         """Yield the matches of each of the rows `some`, after one request."""
         before, after, times = self.plan.before, self.plan.after, rows.times
         start, end = times[some[0]] - before, times[some[-1]] + after

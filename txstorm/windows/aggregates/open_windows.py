@@ -7,7 +7,6 @@ fire have; nothing grows with the number of windows that are over, whose rows on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -41,16 +40,6 @@ class Outcome:
     without: pa.Table
 
 
-class OpenWindows(Protocol):
-    """The open windows of one task in one transaction."""
-
-    def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
-        """Add partial aggregates, and fire the windows that the watermark, now `reached`, has passed."""
-
-    def next_end(self, reached: int, newest: int | None) -> int | None:
-        """Return the next time at which a window may fire without further tuples; None if there is none."""
-
-
 def states_of(plan: AggregatePlan) -> list[CollectionState]:
     """Declare what the open windows of a component are kept in."""
     id, columns = plan.windows.id, plan.cells.columns
@@ -64,7 +53,7 @@ def states_of(plan: AggregatePlan) -> list[CollectionState]:
 
 def open_windows(
     plan: AggregatePlan, context: TaskContext, results: ResultRows, ends: tuple[Backlog, Backlog]
-) -> OpenWindows:
+) -> OpenPanes | OpenSessions:
     """Return the open windows of a task; `ends`: those that have not fired, before and after the transaction."""
     panes = plan.panes
     return OpenSessions(plan, context) if panes is None else OpenPanes(plan, panes, context, results, ends)
