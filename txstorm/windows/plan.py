@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from txstorm.api.assembly import Results, Site, SiteInput
-from txstorm.api.context import HeldBack, SourceFacts, TaskContext, WindowProgress
+from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.rules.backlog import MANY, Backlog, Run
-from txstorm.windows.rules.event_time import END, WHOLE, ClockRule, Facts, Newest, Progress, WatermarkRule, instant
+from txstorm.windows.rules.event_time import END, ClockRule, Facts, WatermarkRule, instant
 from txstorm.windows.rules.forms import LEFT, RIGHT, WindowForm
 
-log = logging.getLogger(__name__)
 NONE: Mapping[tuple[str, str], int] = {}
 
 
@@ -190,60 +187,12 @@ class WindowPlan(WindowOptions):
         """Return the watermark that a frontier allows: later times exceed it, and may be its held time."""
         return frontier if frontier in (None, END) else self.form.held(frontier + one.shift)
 
-    def backlog(
-        self, before: Backlog, passed: int | None, reached: int | None, runs: Sequence[Run], context: TaskContext
-    ) -> Backlog:
-        """Return which ends have fired after a transaction, and which wait.
-
-        Args:
-            before: the backlog before it.
-            passed: the watermark before it.
-            reached: the watermark after it.
-            runs: runs of held times of its tuples; in processing time, all tuples have the same.
-            context: the task's.
-        """
-        if not self.event_time and not context.heartbeat:
-            time = self.stamped(passed, context.stamp)
-            runs = [(time, time)]
-        return before.after(self.form, runs, reached, context.facts.max_ends)
-
     def stamped(self, watermark: int | None, stamp: int) -> int:
         """Return the held time of a transaction's tuples in processing time, by the watermark before it."""
         held = self.form.held(stamp)
         if self.form.step is None or watermark is None or watermark == END:
             return held
         return max(held, watermark // self.form.step * self.form.step + 1)
-
-    def held_back_by(self, progress: Progress, context: TaskContext, facts: Facts) -> HeldBack | None:
-        """Return the input that holds the watermark back, and its slowest partition; None if none does."""
-        if not self.event_time or progress.watermark == END:
-            return None
-        positions = self.rule.held_back_by(progress, context.stamp, facts)
-        if not positions:
-            return None
-        choose = max if self.rule.policy == "max" else min
-        number = choose(positions, key=lambda one: -END if positions[one] is None else positions[one] or 0)
-        parts = self.rule.active_partitions(number, progress, context.stamp, facts)
-        first = progress.first_stamp or context.stamp
-        known = {part: progress.newest.get((number, part), Newest(-END, first)) for part in parts}
-        slowest = min(known, key=lambda part: (known[part].time, part), default=WHOLE)
-        since = known[slowest].stamp if slowest in known else first
-        one = self.inputs[number]
-        return HeldBack(one.component, one.stream, slowest, timedelta(microseconds=context.stamp - since))
-
-    def backlog_progress(self, before: Backlog, ends: Backlog, context: TaskContext) -> dict[str, Any]:
-        """Return what `WindowProgress` says of a backlog; log a warning when it becomes long."""
-        if not ends.waiting or ends.since is None:
-            return {}
-        rate, since = context.facts.max_ends or 0, instant(ends.since - self.form.shift)
-        if ends.waiting > MANY and before.waiting <= MANY and context.task == 0:
-            log.warning(
-                "%s: %s window ends are due since a tuple of %s, and a transaction fires %s of them; if that time is "
-                "wrong, rewind to before that tuple, and let with_max_behind or with_max_ahead refuse such tuples; "
-                "else wait, or raise max_ends_per_txid",
-                *(self.id, f"{ends.waiting:,}", since.isoformat(), f"{rate:,}"),
-            )
-        return {"waiting": ends.waiting, "waiting_since": since, "waiting_rate": rate}
 
     def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, **more: Any) -> None:
         """Report the progress of a task in a transaction; `more`: other attributes of `WindowProgress`."""

@@ -11,13 +11,13 @@ import pyarrow as pa
 from txstorm.api.assembly import AssembledCommitter, Results
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
-from txstorm.api.context import HeldBack, TaskContext, WindowProgress
+from txstorm.api.context import HeldBack, TaskContext
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
 from txstorm.joins.interval.interval_output import JoinOutput
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, UNMATCHED, IntervalPlan
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unit_of_task
 from txstorm.joins.rules.blocks import Numbers, Rows
@@ -29,7 +29,7 @@ from txstorm.joins.side_rows import taken
 from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.newest import REPORTED, Reports
-from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
+from txstorm.windows.rules.event_time import END, MICROSECOND, Progress
 
 ALL_TIMES = -1
 """What a map-side stage names in place of an input when it reports all times of left rows."""
@@ -93,7 +93,7 @@ class IntervalJoinCommitter(AssembledCommitter):
         time, read = plan.sides[LEFT].form.side.time, plan.sides[LEFT].windows.inputs[0]
         results = Results(time, FRONTIER, (), final=True, retractions=None, columns={}, ends_of=read.ends_of)
         self.published = {UNMATCHED[LEFT]: results}
-        name = next((one.name for one in plan.output if (one.side, one.field) == (LEFT, time)), None)
+        name = next((one.name for one in plan.output if (one.side, one.field) == (SIDES[LEFT], time)), None)
         if name is not None:
             frontier = None if plan.how in (RIGHT_OUTER, FULL) else FRONTIER
             self.published[DEFAULT_STREAM] = replace(results, time=name, frontier=frontier)
@@ -267,14 +267,10 @@ class IntervalJoinCommitter(AssembledCommitter):
         return sum(int(np.count_nonzero(times < time)) for _, times, _ in self._chunks[side])
 
     def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
-        context, position = self._context, after.right.watermark
-        if context.report is None:
-            return
-        reached = None if position is None else instant(position)
-        delay = None if reached is None or position == END else context.now - reached
-        held = self._held_back(after, arrivals) if context.task == 0 else None
-        ahead = sum(one.number_ahead(context) for one in self._reports)
-        context.report(WindowProgress(reached, delay, self._results, late, held, "join", 0, ahead))
+        context, windows = self._context, self.plan.sides[RIGHT].windows
+        more: dict[str, Any] = {"ahead": sum(one.number_ahead(context) for one in self._reports)}
+        more["held_back_by"] = self._held_back(after, arrivals) if context.task == 0 else None
+        windows.report(context, after.right.watermark, self._results, late, kind="join", **more)
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""

@@ -11,9 +11,9 @@ from txstorm.api.assembly import AssembledBolt, Assembly, Site, SiteInput
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_committer import IntervalJoinCommitter
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan, OutputField
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan
 from txstorm.joins.rules.positions import Bounds
-from txstorm.joins.selection import ANTI, SEMI, join_type, selection, side_name
+from txstorm.joins.selection import ANTI, SEMI, Selected, join_type, selection, side_name
 from txstorm.joins.side import Side, declared_key, key_faults
 from txstorm.joins.side_plan import SidePlan, input_of, missing_fields, partition_faults
 from txstorm.windows.rules.forms import Duration, signed_duration
@@ -175,7 +175,7 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
         yield f"its sides are grouped by {ways}, which are not the same fields of their keys; group both by all"
 
 
-def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[OutputField], list[str]]:
+def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[Selected], list[str]]:
     """Return the fields of the default stream, and what is wrong with `select`."""
     left, right = ((one.fields if one is not None else None) or () for one in found)
     offered = SIDES[:1] if join.how in (SEMI, ANTI) else SIDES
@@ -186,4 +186,4 @@ def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list
             f"the keys of its sides have {len(join.left.key)} and {len(join.right.key)} fields: "
             f"{list(join.left.key)}, {list(join.right.key)}; use as many on both sides"
         )
-    return [OutputField(one.name, SIDES.index(one.side), one.field) for one in chosen], faults
+    return chosen, faults

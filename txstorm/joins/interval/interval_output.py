@@ -11,7 +11,7 @@ import pyarrow as pa
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector
 from txstorm.joins.columns import emit, picked
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, UNMATCHED, IntervalPlan
 from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
 from txstorm.joins.rules.matching import Pairs, RightWindow
 from txstorm.joins.selection import ANTI, FULL, LEFT_OUTER, RIGHT_OUTER, SEMI
@@ -91,7 +91,8 @@ class JoinOutput:
         if not size:
             return
         self.results += size
-        columns = [sides[one.side][one.field] if one.side in sides else pa.nulls(size) for one in self._plan.output]
+        of_side = {SIDES[side]: fields for side, fields in sides.items()}
+        columns = [of_side[one.side][one.field] if one.side in of_side else pa.nulls(size) for one in self._plan.output]
         emit(self._collector, [one.name for one in self._plan.output], columns)
 
     def _unmatched(self, side: int, rows: pa.Table) -> None:

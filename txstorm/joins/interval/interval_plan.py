@@ -12,7 +12,7 @@ from txstorm.api.context import TaskContext
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
 from txstorm.joins.rules.positions import Bounds
-from txstorm.joins.selection import FULL, RIGHT_OUTER
+from txstorm.joins.selection import FULL, RIGHT_OUTER, Selected
 from txstorm.joins.side_plan import SidePlan
 from txstorm.joins.side_rows import TIME
 
@@ -22,15 +22,6 @@ TASK, ARRIVALS = "task", "arrivals"
 """Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
 UNMATCHED = ("unmatched_left", "unmatched_right")
 """Streams of the left and right rows that have not matched, for good."""
-
-
-@dataclass(frozen=True)
-class OutputField:
-    """One field of the default stream: its name, and the field of a side (`LEFT` or `RIGHT`) that it has."""
-
-    name: str
-    side: int
-    field: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ class IntervalPlan:
     sides: tuple[SidePlan, SidePlan]
     bounds: Bounds
     how: str
-    output: tuple[OutputField, ...]
+    output: tuple[Selected, ...]
     to_first: bool = False
 
     @cached_property
@@ -105,7 +96,7 @@ class IntervalPlan:
 
     def fields_of(self, side: int) -> list[str]:
         """Return the fields of a side that the default stream has."""
-        return list(dict.fromkeys(one.field for one in self.output if one.side == side))
+        return list(dict.fromkeys(one.field for one in self.output if one.side == SIDES[side]))
 
 
 def _about_side(plan: SidePlan) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
 from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
 from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, packed, unit_of_task
-from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, Rows
+from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, Pending, Rows, united
 from txstorm.joins.rules.matching import LOWEST, RightWindow
-from txstorm.joins.rules.pending import Pending, united
 from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
 from txstorm.keys import KEY_GROUPS
 from txstorm.row_order import order_of

@@ -105,15 +105,8 @@ class WindowAggregate(WindowedBolt):
         by = grouped.pop() if len(grouped) == 1 else ()
         by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)
         windows = WindowPlan.of(options, site, form, key=tuple(self.cells.key_names), owner_fields=by)
-        plan = AggregatePlan(
-            windows,
-            cells,
-            self.table,
-            self.lateness,
-            by,
-            any(one.grouping == "global" for one in site.inputs),
-            self.retractions,
-        )
+        to_first = any(one.grouping == "global" for one in site.inputs)
+        plan = AggregatePlan(windows, cells, self.table, self.lateness, to_first, self.retractions)
         return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(_warnings(self)))
 
 

@@ -39,7 +39,6 @@ class AggregatePlan:
         cells: its key and aggregates.
         table: name of the state with the results; None: they are not kept.
         lateness: the allowed lateness, in microseconds.
-        grouped_by: the fields of the key by which tuples are distributed.
         to_first: whether the first task gets everything.
         retractions: whether results that change are emitted again before they are replaced.
     """
@@ -48,9 +47,13 @@ class AggregatePlan:
     cells: Cells
     table: str | None
     lateness: int = 0
-    grouped_by: tuple[str, ...] = ()
     to_first: bool = False
     retractions: bool = False
+
+    @property
+    def grouped_by(self) -> tuple[str, ...]:
+        """The fields of the key by which tuples are distributed."""
+        return self.windows.owner_fields or ()
 
     @property
     def panes(self) -> Panes | None:
