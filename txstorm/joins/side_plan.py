@@ -159,7 +159,7 @@ def side_faults(kind: str, role: str, side: Side, site: Site, others: Sequence[t
         faults += [f"{where}: {fault}" for fault in source.time_faults(side.time)]
         faults += partition_faults(where, side)
     return faults + [
-        f"{kind}: the component also reads stream {one.stream!r} of {one.component!r}, which it does not use; remove it"
+        f"{kind}: the component also reads {one.where}, which it does not use; remove it"
         for one in site.inputs
         if (one.component, one.stream) not in (side.reads, *others)
     ]

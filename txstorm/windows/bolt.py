@@ -297,21 +297,17 @@ def _field_faults(plan: WindowPlan, site: Site) -> list[str]:
         "with_partition_field": (plan.time.partition,),
         "with_key": plan.key or (),
     }
-    faults = []
+    faults = list[str]()
     for one in site.inputs:
         if one.fields is None:
             continue
-        where = f"stream {one.stream!r} of {one.component!r}"
         for method, names in needed.items():
-            for name in names:
-                if name is not None and name not in one.fields:
-                    hint = near(name, list(one.fields))
-                    faults.append(f"{method}: {where} has no field {name!r}{hint}; it has {', '.join(one.fields)}")
+            faults += one.missing(method, names)
         if plan.columns is not None:
             missing = [name for name in one.fields if name not in plan.columns]
-            faults += [f"with_columns: no type for field {name!r} of {where}; add it" for name in missing]
+            faults += [f"with_columns: no type for field {name!r} of {one.where}; add it" for name in missing]
         faults += [
-            f"{where}: field {name!r} starts with 'window_', as columns of the buffer do; rename it"
+            f"{one.where}: field {name!r} starts with 'window_', as columns of the buffer do; rename it"
             for name in one.fields
             if name.startswith("window_") and plan.columns is not None
         ]
@@ -328,10 +324,9 @@ def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
     for one in site.inputs:
         by_key = one.grouping != "fields" or set(one.grouped_by) <= set(plan.key)
         if one.grouping not in ONE_TASK_PER_KEY or not by_key:
-            how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
             faults.append(
-                f"with_key: its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
-                f"use {one.grouping_by(plan.key)}"
+                f"with_key: its input {one.component!r} is grouped by {one.how}, so two tasks may get tuples of one "
+                f"key; use {one.grouping_by(plan.key)}"
             )
     return faults
 

@@ -146,7 +146,7 @@ def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | No
             )
     for one in site.inputs:
         if (one.component, one.stream) not in [side.reads for side in sides]:
-            yield f"its input, stream {one.stream!r} of {one.component!r}, is none of its sides; remove the grouping"
+            yield f"its input, {one.where}, is none of its sides; remove the grouping"
     given = [one for one in found if one is not None]
     if len(given) == len(sides) and all(
         set(side.key) <= set(one.fields or side.key) for side, one in zip(sides, given, strict=True)
@@ -162,10 +162,9 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
         return
     places = []
     for side, one in zip(sides, found, strict=True):
-        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
         if one.grouping != "fields" or not set(one.grouped_by) <= set(side.key):
             yield (
-                f"its input {one.component!r} is grouped by {how}, so rows of one key may reach two tasks; use "
+                f"its input {one.component!r} is grouped by {one.how}, so rows of one key may reach two tasks; use "
                 f"{one.grouping_by(side.key)}"
             )
         else:

@@ -126,14 +126,13 @@ class LookupJoin(AssembledBolt):
         component, stream = self.left
         found: tuple[str, ...] | None = None
         for one in site.inputs:
-            where = f"stream {one.stream!r} of {one.component!r}"
             if (one.component, one.stream) != self.left:
-                faults.append(f"LookupJoin: its input, {where}, is not the one that it joins; leave it out")
+                faults.append(f"LookupJoin: its input, {one.where}, is not the one that it joins; leave it out")
                 continue
             found = one.fields or ()
             if one.grouping == "all" and site.parallelism > 1:
                 faults.append(
-                    f"LookupJoin: {where} goes to all tasks, so each would emit the results; use "
+                    f"LookupJoin: {one.where} goes to all tasks, so each would emit the results; use "
                     "local_or_shuffle_grouping"
                 )
         if found is None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from txstorm.api.assembly import Assembly, Site
-from txstorm.api.names import DEFAULT_STREAM, name_fault, near
+from txstorm.api.names import DEFAULT_STREAM, name_fault
 from txstorm.errors import InputError
 from txstorm.typed import declaration, fits
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
@@ -148,20 +148,11 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
 
 def _field_faults(bolt: WindowAggregate, site: Site) -> list[str]:
     time = bolt.options.time
-    needed = [("key", one.name) for one in bolt.cells.keys]
+    needed: list[tuple[str, str | None]] = [("key", one.name) for one in bolt.cells.keys]
     for made in bolt.cells.aggregates:
         needed += [(made.name, field.name) for field in (made.field, made.by) if field is not None]
-    needed += [("with_timestamp_field", time.field or ""), ("with_partition_field", time.partition or "")]
-    faults = []
-    for one in site.inputs:
-        if one.fields is not None:
-            where = f"stream {one.stream!r} of {one.component!r}"
-            faults += [
-                f"{what}: {where} has no field {name!r}{near(name, list(one.fields))}; it has {', '.join(one.fields)}"
-                for what, name in needed
-                if name and name not in one.fields
-            ]
-    return faults
+    needed += [("with_timestamp_field", time.field), ("with_partition_field", time.partition)]
+    return [fault for one in site.inputs for what, name in needed for fault in one.missing(what, [name])]
 
 
 def _known_types(site: Site) -> dict[str, pa.DataType]:
@@ -188,16 +179,15 @@ def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
         return []
     wanted = _grouped_by(site.inputs[0])
     for one in site.inputs:
-        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
         if one.grouping != "fields" or not set(one.grouped_by) <= set(keys):
             faults.append(
-                f"its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
+                f"its input {one.component!r} is grouped by {one.how}, so two tasks may get tuples of one key; "
                 f"use {one.grouping_by(keys)}"
             )
         elif _grouped_by(one) != wanted:
             faults.append(
-                f"its input {one.component!r} is grouped by {how}, another one by {', '.join(wanted)}, so two tasks "
-                f"may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
+                f"its input {one.component!r} is grouped by {one.how}, another one by {', '.join(wanted)}, so two "
+                f"tasks may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
             )
     return faults
 

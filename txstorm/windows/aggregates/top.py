@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Assembly, Results, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
@@ -98,18 +98,12 @@ def _faults(bolt: TopPerWindow, site: Site, bounds: BoundNames) -> Iterator[str]
     for one in site.inputs:
         if one.fields is None:
             continue
-        where = f"stream {one.stream!r} of {one.component!r}"
-        for name in (*bounds, bolt.by):
-            if name not in one.fields:
-                yield (
-                    f"TopPerWindow: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
-                    f"{', '.join(one.fields)}; subscribe it to a WindowAggregate, or say with names what the bounds of "
-                    "windows are called"
-                )
+        for fault in one.missing("TopPerWindow", (*bounds, bolt.by)):
+            yield f"{fault}; subscribe it to a WindowAggregate, or say with names what the bounds of windows are called"
         if RANK in one.fields:
-            yield f"TopPerWindow: {where} has a field {RANK!r}, which it adds itself; rename it upstream"
+            yield f"TopPerWindow: {one.where} has a field {RANK!r}, which it adds itself; rename it upstream"
         if one.fields != fields:
-            yield f"TopPerWindow: {where} has other fields than its other inputs; subscribe it to one of them"
+            yield f"TopPerWindow: {one.where} has other fields than its other inputs; subscribe it to one of them"
         split = one.grouping == "fields" and set(one.grouped_by) <= set(bounds)
         if site.parallelism > 1 and one.grouping != "global" and not split:
             yield (
