@@ -1,4 +1,4 @@
-"""Side plan: one side of a join at its place in a topology, the faults that show there, and its map-side stage."""
+"""Side plan: one side of a join at its place in a topology, its map-side stage, and the faults that show there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txstorm.errors import InputError
 from txstorm.joins.rules.positions import Arrivals, PositionRule
 from txstorm.joins.side import Side
 from txstorm.joins.side_rows import SideForm
-from txstorm.windows.intake import Chunk
+from txstorm.windows.intake import Check, Chunk
 from txstorm.windows.newest import NewestTimes
 from txstorm.windows.plan import TimeSource, WindowOptions, WindowPlan
 from txstorm.windows.rules.event_time import WatermarkRule
@@ -79,6 +79,21 @@ class SidePlan:
         sources = [context.sources.get(name, SourceFacts()) for name in self.windows.inputs[0].sources]
         return Arrivals(newest, facts, bool(sources) and all(one.caught_up for one in sources))
 
+    def stage(self, *checks: Check) -> NewestTimes:
+        """Return the map-side stage, which reports newest times, and raises errors for tuples that checks refuse."""
+        return NewestTimes(self.windows, *self.side.reads, (*checks, self.check))
+
+    def check(self, chunk: Chunk) -> None:
+        """Raise an error for a tuple of an unannounced partition, or with a value that does not fit its column."""
+        self.form.check(chunk)
+        side, announced = self.side, self.side.partitions
+        strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
+        if strange:
+            raise ValueError(
+                f"{self.windows.id}: field {side.partition!r} of a tuple of {side.component!r} is {strange[0]!r}, "
+                f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
+            )
+
     def described(self) -> dict[str, str]:
         """Return what must be the same at every start, in words."""
         side = self.side
@@ -97,32 +112,6 @@ class SidePlan:
         """Return what must be the same at every start of a component with this side alone, in words."""
         facts = self.described()
         return facts if self.by_fields else {**facts, "tasks": str(self.windows.parallelism)}
-
-
-class SideTimes(NewestTimes):
-    """Map-side stage of one side: passes tuples on, and reports newest times.
-
-    It refuses unannounced partitions, and values that do not fit the side's columns.
-
-    Args:
-        plan: the plan of the side.
-    """
-
-    def __init__(self, plan: SidePlan) -> None:
-        super().__init__(plan.windows, *plan.side.reads)
-        self._id, self._rows_form, self._side = plan.windows.id, plan.form, plan.side
-
-    def _add(self, chunk: Chunk) -> None:
-        """Note the newest times; raise an error for a tuple that the side cannot take."""
-        self._rows_form.check(chunk)
-        announced = self._side.partitions
-        strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
-        if strange:
-            raise ValueError(
-                f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
-                f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
-            )
-        super()._add(chunk)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------

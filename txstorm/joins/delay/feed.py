@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from txstorm.api.bolt import BatchBolt
 from txstorm.api.join_store import JoinStore, MarkedJoinStore, StoreUse, same_store
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError
-from txstorm.joins.delay.lone_side import CheckedSideTimes, ProgressCommitter, keyed
+from txstorm.joins.delay.lone_side import ProgressCommitter, check_storable, keyed
 from txstorm.joins.delay.staged_rows import RowForm, TaskFeed
 from txstorm.joins.side import Side
 from txstorm.joins.side_plan import SidePlan, checked_side, side_faults
@@ -129,8 +130,8 @@ class FeedCommitter(ProgressCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
         """Return the stage that checks tuples and reports the newest times."""
-        side = self.plan.side.side
-        return CheckedSideTimes(self.plan.side, (*side.key, *([side.id] if side.id is not None else [])))
+        plan, side = self.plan.side, self.plan.side.side
+        return plan.stage(partial(check_storable, plan, (*side.key, *([side.id] if side.id is not None else []))))
 
     def finish_batch(self) -> None:
         """Stage the rows and what expires, and emit the position."""

@@ -1,4 +1,4 @@
-"""Lone side: the only side of a join that a component reads; its map-side stage, and the base of its committers."""
+"""Lone side: the only side of a join that a component reads; what its store can have, and the base of committers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txstorm.api.state import StateHandle
 from txstorm.api.tuples import Tuple
 from txstorm.errors import LEAVE_OUT, StateError
 from txstorm.joins.rules.positions import Arrivals
-from txstorm.joins.side_plan import SidePlan, SideTimes
+from txstorm.joins.side_plan import SidePlan
 from txstorm.joins.stores.row_text import MAX_KEY_BYTES, key_bytes
 from txstorm.keys import KEY_TYPES, is_key
 from txstorm.misfits import shown
@@ -42,52 +42,46 @@ SURE_BYTES = MAX_KEY_BYTES // 2
 """Size up to which a key is not too large in any encoding."""
 
 
-class CheckedSideTimes(SideTimes):
-    """Map-side stage of a lone side: also refuses values that cannot be a key or an id of a store.
+def check_storable(plan: SidePlan, stored: Sequence[str], chunk: Chunk) -> None:
+    """Raise `ValueError` for a tuple with a value that a store cannot have.
 
     Args:
         plan: the plan of the side.
         stored: the fields by whose values a store knows rows.
+        chunk: the tuples.
     """
+    if isinstance(chunk.values, list):
+        at = [plan.fields.index(name) for name in stored]
+        for row in chunk.values:
+            _check(plan, dict(zip(stored, [row[one] for one in at], strict=True)))
+        return
+    columns, key = [chunk.values.column(name) for name in stored], plan.side.key
+    names = zip(stored, columns, strict=True)
+    if not all(_storable(one, optional=name in key, most=SURE_BYTES // len(key)) for name, one in names):
+        for values in zip(*(one.to_pylist() for one in columns), strict=True):
+            _check(plan, dict(zip(stored, values, strict=True)))
 
-    def __init__(self, plan: SidePlan, stored: Sequence[str]) -> None:
-        super().__init__(plan)
-        self._stored = tuple(stored)
 
-    def _add(self, chunk: Chunk) -> None:
-        if isinstance(chunk.values, list):
-            at = [self._plan.inputs[0].fields.index(name) for name in self._stored]
-            for row in chunk.values:
-                self._check([row[one] for one in at])
-        else:
-            columns = [chunk.values.column(name) for name in self._stored]
-            key = self._side.key
-            names = zip(self._stored, columns, strict=True)
-            if not all(_storable(one, optional=name in key, most=SURE_BYTES // len(key)) for name, one in names):
-                for values in zip(*(one.to_pylist() for one in columns), strict=True):
-                    self._check(values)
-        super()._add(chunk)
-
-    def _check(self, values: Sequence[Any]) -> None:
-        """Raise `ValueError` for a tuple with a value that cannot be stored; None is possible in keys only."""
-        found = dict(zip(self._stored, values, strict=True))
+def _check(plan: SidePlan, found: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for values, by field, that cannot be stored; None is possible in keys only."""
+    side, id = plan.side, plan.windows.id
+    for name, value in found.items():
+        role = "key" if name in side.key else "id"
+        if not is_key(value) or (value is None and role == "id"):
+            what = "None" if value is None else f"{type(value).__name__} {shown(value)}"
+            raise ValueError(
+                f"{id}: field {name!r} of {side!r}: a row of a store cannot have the {role} "
+                f"{what}; use {KEY_TYPES}, for ids without None{LEAVE_OUT}"
+            )
+    key = tuple(found[name] for name in side.key if name in found)
+    try:
+        if key and None not in key:
+            key_bytes(key[0] if len(key) == 1 else key)
         for name, value in found.items():
-            role = "key" if name in self._side.key else "id"
-            if not is_key(value) or (value is None and role == "id"):
-                what = "None" if value is None else f"{type(value).__name__} {shown(value)}"
-                raise ValueError(
-                    f"{self._plan.id}: field {name!r} of {self._side!r}: a row of a store cannot have the {role} "
-                    f"{what}; use {KEY_TYPES}, for ids without None{LEAVE_OUT}"
-                )
-        key = tuple(found[name] for name in self._side.key if name in found)
-        try:
-            if key and None not in key:
-                key_bytes(key[0] if len(key) == 1 else key)
-            for name, value in found.items():
-                if name not in self._side.key:
-                    key_bytes(value, "id")
-        except StateError as error:
-            raise ValueError(f"{self._plan.id}: {self._side!r}: {error}{LEAVE_OUT}") from None
+            if name not in side.key:
+                key_bytes(value, "id")
+    except StateError as error:
+        raise ValueError(f"{id}: {side!r}: {error}{LEAVE_OUT}") from None
 
 
 def _storable(column: Any, *, optional: bool, most: int) -> bool:

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +21,7 @@ from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError, StateError
 from txstorm.joins.columns import Column, columns_of, emit, picked, united
 from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
-from txstorm.joins.delay.lone_side import CheckedSideTimes, SideCommitter, keyed
+from txstorm.joins.delay.lone_side import SideCommitter, check_storable, keyed
 from txstorm.joins.delay.sync import DataDelaySync
 from txstorm.joins.selection import (
     ANTI,
@@ -191,7 +192,8 @@ class StoreJoinCommitter(SideCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
         """Return the stage that checks the times and keys of left rows."""
-        return CheckedSideTimes(self.plan.side, self.plan.side.side.key)
+        side = self.plan.side
+        return side.stage(partial(check_storable, side, side.side.key))
 
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""

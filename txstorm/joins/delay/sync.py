@@ -19,7 +19,7 @@ from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.joins.columns import Column, columns_of, emit, united
 from txstorm.joins.delay.feed import POSITION
-from txstorm.joins.delay.lone_side import CheckedSideTimes, ProgressCommitter
+from txstorm.joins.delay.lone_side import ProgressCommitter
 from txstorm.joins.rules.blocks import ARRIVAL
 from txstorm.joins.side import Side
 from txstorm.joins.side_plan import SidePlan, checked_side, side_faults
@@ -93,8 +93,9 @@ class DataDelaySync(AssembledBolt):
             if (one.component, one.stream) in positions and one.grouping != "all" and site.parallelism > 1
         ]
         made = SyncPlan(SidePlan.of(self.left, site), self.after, positions[0] if positions else None, self.refresh)
-        reader = None if self.report is None else PinnedReport(self.report, self.refresh, self.left.unit)
-        return Assembly(SyncCommitter(made) if reader is None else ReportedSyncCommitter(made, reader), tuple(faults))
+        return Assembly(
+            SyncCommitter(made) if self.report is None else ReportedSyncCommitter(made, self.report), tuple(faults)
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class SyncCommitter(ProgressCommitter):
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks the times of left rows; None for positions."""
         side = self.plan.side
-        return CheckedSideTimes(side, ()) if (source, stream) == side.side.reads else None
+        return side.stage() if (source, stream) == side.side.reads else None
 
     def finish_batch(self) -> None:
         """Pass on the rows that the right side has been consumed past, and hold the others."""
@@ -200,16 +201,38 @@ class ReportedSyncCommitter(SyncCommitter):
 
     Args:
         plan: the plan.
-        report: what is asked when a transaction is planned.
+        report: the user's function; it stays in the driver.
     """
 
-    def __init__(self, plan: SyncPlan, report: PinnedReport) -> None:
+    def __init__(self, plan: SyncPlan, report: Report) -> None:
         super().__init__(plan)
-        self._report = report
+        self._report = InDriver(report)
+        self._warned = False
 
-    def pin(self, context: TaskContext, previous: Any) -> Any:
-        """Return the reported time, and the stamp at which it was asked for."""
-        return self._report.pinned(context.component, context.stamp, previous)
+    def pin(self, context: TaskContext, previous: Any) -> dict[str, int | None]:
+        """Return the reported time, never below the one before, and the stamp at which it was asked for.
+
+        An answer that is no time, or an earlier one, is logged once, and the previous time stays.
+        """
+        if previous is not None and context.stamp < previous["asked"] + self.plan.refresh:
+            kept: dict[str, int | None] = previous
+            return kept
+        last = None if previous is None else previous["time"]
+        answer = self._report.value()
+        fault, time = None, last
+        if answer is not None:
+            found = microseconds(answer, self.side.side.unit)
+            if isinstance(found, str):
+                fault = f"returned no time: {found}"
+            elif last is not None and found < last:
+                fault = f"went back from {instant(last).isoformat()} to {instant(found).isoformat()}"
+            else:
+                time = found
+        if fault is not None and not self._warned:
+            stays = "nothing passes" if last is None else f"the consumed time stays {instant(last).isoformat()}"
+            log.warning("%s: its report %s; %s until it returns a later time", context.component, fault, stays)
+        self._warned = fault is not None
+        return {"time": time, "asked": context.stamp}
 
     def _consumed(self) -> int | None:
         pinned = self._context.pinned
@@ -220,47 +243,6 @@ class ReportedSyncCommitter(SyncCommitter):
         pinned, stamp = self._context.pinned, self._context.stamp
         asked = stamp if pinned is None else pinned["asked"]
         self._context.wake_at(max(asked + self.plan.refresh, stamp + 1))
-
-
-class PinnedReport:
-    """Report of the consumed time, as the value that a component pins.
-
-    Args:
-        report: the user's function; it stays in the driver.
-        refresh: how long an answer is used, in microseconds.
-        unit: the unit of an answer that is an int.
-    """
-
-    def __init__(self, report: Report, refresh: int, unit: str) -> None:
-        self._report = InDriver(report)
-        self._refresh = refresh
-        self._unit = unit
-        self._warned = False
-
-    def pinned(self, component: str, stamp: int, previous: Any) -> dict[str, int | None]:
-        """Return the value for a transaction with `stamp`: the time, never below the one before, and when it was asked.
-
-        An answer that is no time, or an earlier one, is logged once, and the previous time stays.
-        """
-        if previous is not None and stamp < previous["asked"] + self._refresh:
-            kept: dict[str, int | None] = previous
-            return kept
-        last = None if previous is None else previous["time"]
-        answer = self._report.value()
-        fault, time = None, last
-        if answer is not None:
-            found = microseconds(answer, self._unit)
-            if isinstance(found, str):
-                fault = f"returned no time: {found}"
-            elif last is not None and found < last:
-                fault = f"went back from {instant(last).isoformat()} to {instant(found).isoformat()}"
-            else:
-                time = found
-        if fault is not None and not self._warned:
-            stays = "nothing passes" if last is None else f"the consumed time stays {instant(last).isoformat()}"
-            log.warning("%s: its report %s; %s until it returns a later time", component, fault, stays)
-        self._warned = fault is not None
-        return {"time": time, "asked": stamp}
 
 
 def _later(one: int | None, other: int | None) -> int | None:
