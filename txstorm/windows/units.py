@@ -209,9 +209,11 @@ class Units:
         needed, end = self._needed_keys(silent), self._moment.waiting_end(self._form)
         gone = [name for name in silent if name not in needed]
         if end is None:
-            self._forget(gone)
             for name in gone:
                 del known[name]
+            if gone:
+                self._buffer.clear(gone)
+                self._records.remove_many(gone)
         else:
             for name in gone:
                 state = replace(known[name].state, expired=(*known[name].state.expired, end))
@@ -237,11 +239,6 @@ class Units:
             if is_needed(self._form, self._known[name].state, watermark, rows):
                 needed.add(name)
         return needed
-
-    def _forget(self, names: list[str]) -> None:
-        if names:
-            self._buffer.clear(names)
-            self._records.remove_many(names)
 
     def _new_state(self) -> FiringState:
         step, passed = self._form.step, self._moment.passed

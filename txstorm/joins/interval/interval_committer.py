@@ -304,7 +304,8 @@ class IntervalJoinCommitter(AssembledCommitter):
         left, _ = self._rows(LEFT)
         late = int((left.times - bounds.before < before.bound).sum()) if before.bound > LOWEST else 0
         passed = before.right.watermark
-        stragglers = 0 if passed is None else self._earlier(RIGHT, passed)
+        of_right = (times for _, times, _ in self._chunks[RIGHT])
+        stragglers = 0 if passed is None else sum(int(np.count_nonzero(times < passed)) for times in of_right)
         freed = rows.released(after.released, left)
         arrived = np.concatenate(self._left_times) if self._left_times else left.times
         oldest, newest = rows.oldest(after.released, arrived)
@@ -345,10 +346,6 @@ class IntervalJoinCommitter(AssembledCommitter):
                 if which.any():
                     parts.append(form.rows_of(taken(chunk, which), txid, positions[which], names))
         return form.rows(_united(there, form.schema)), _united(earlier, pa.schema(map(form.schema.field, SHOWN)))
-
-    def _earlier(self, side: int, time: int) -> int:
-        """Return the number of rows of a side that have come with times before `time`."""
-        return sum(int(np.count_nonzero(times < time)) for _, times, _ in self._chunks[side])
 
     def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
         context, windows = self._context, self.plan.sides[RIGHT].windows

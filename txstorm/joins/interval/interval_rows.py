@@ -184,7 +184,9 @@ class JoinRows:
         self.record = replace(self.record, buffered=len(window))
         self._right.remember(window)
         if len(window) >= LARGEST and not self._txid % _TRIMMED_EVERY:
-            _trim()
+            # Merged blocks leave the heap in fragments, which it would keep.
+            pa.default_memory_pool().release_unused()
+            return_free_memory()
 
     def _loaded(self) -> RightWindow:
         """Read the right rows of the window from the state, in parts, each of which becomes a block."""
@@ -226,12 +228,6 @@ class JoinRows:
             record = replace(record, **{name: sum(getattr(one, name) for one in self._others) for name in names})
             records.remove_many([unit_of_task(task) for task in range(self._plan.parallelism, tasks)])
         return record
-
-
-def _trim() -> None:
-    """Return free memory to the system: merged blocks leave the heap in fragments, which it would keep."""
-    pa.default_memory_pool().release_unused()
-    return_free_memory()
 
 
 def _among(matched: Numbers) -> Callable[[Numbers], Mask]:

@@ -107,7 +107,10 @@ class WindowAggregate(WindowedBolt):
         windows = WindowPlan.of(options, site, form, key=tuple(self.cells.key_names), owner_fields=by)
         to_first = any(one.grouping == "global" for one in site.inputs)
         plan = AggregatePlan(windows, cells, self.table, self.lateness, to_first, self.retractions)
-        return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(_warnings(self)))
+        warnings = []
+        if self.ttl is None and self.table is not None:
+            warnings = [f"the results in {self.table!r} are kept forever; give a ttl after which they expire"]
+        return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(warnings))
 
 
 _PLACEHOLDER = tumbling(Duration.seconds(1))
@@ -190,9 +193,3 @@ def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
                 f"tasks may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
             )
     return faults
-
-
-def _warnings(bolt: WindowAggregate) -> list[str]:
-    if bolt.ttl is None and bolt.table is not None:
-        return [f"the results in {bolt.table!r} are kept forever; give a ttl after which they expire"]
-    return []

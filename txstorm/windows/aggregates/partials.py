@@ -113,7 +113,9 @@ class AggregatePlan:
             places = {WINDOW_START: times, WINDOW_END: times + chunk.gaps}
         else:
             places = {PANE: self.panes.of(self.windows.form.held(times))}
-        return pa.table({**{name: pa.array(of[of_row]) for name, of in places.items()}, **_columns(made)}, self.schema)
+        columns = {name: pa.array(of[of_row]) for name, of in places.items()}
+        columns.update(zip(made.column_names, made.columns, strict=True))
+        return pa.table(columns, self.schema)
 
     def check(self, chunk: Chunk) -> None:
         """Raise `ValueError` for a tuple with a value that does not fit its type."""
@@ -222,7 +224,3 @@ class PartialAggregates(BatchBolt):
                 self._plan.combined(pa.concat_tables(self._rows)).select(self._plan.schema.names)
             )
         self._times.report(self._collector)
-
-
-def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return dict(zip(table.column_names, table.columns, strict=True))

@@ -20,7 +20,7 @@ from txstorm.errors import InputError
 from txstorm.keys import groups_of, hash_rows, tasks_of
 from txstorm.row_order import order_of
 from txstorm.typed import restored
-from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
+from txstorm.windows.aggregates.groups import Groups, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END
 from txstorm.windows.aggregates.partials import GROUP
 from txstorm.windows.aggregates.result_rows import INSTANT, among
@@ -224,7 +224,8 @@ class ChangingRanks(RankPerWindow):
         """Emit what has become one of the top results, after what no longer is one."""
         stored = self._context.collection(self.kept.name)
         gone, new = self._rows(self._gone), self._rows(self._batches)
-        gone = gone.filter(pa.array(self._is_own(gone)))
+        # All tasks get all that no longer holds.
+        gone = gone.filter(pa.array(tasks_of(np.asarray(self._groups(gone)), self.parallelism) == self._context.task))
         changes = pa.concat_tables([_flagged(gone, gone=True), _flagged(new, gone=False)])
         if changes.num_rows:
             ends = integers(changes.column(self.plan.bounds.end))
@@ -257,11 +258,6 @@ class ChangingRanks(RankPerWindow):
 
     def _groups(self, rows: pa.Table) -> pa.Array:
         return pa.array(groups_of(hash_rows([whole(rows.column(self.plan.bounds.end))], rows.num_rows)))
-
-    def _is_own(self, rows: pa.Table) -> Mask:
-        """Return which rows belong to windows of this task: all tasks get all that no longer holds."""
-        own: Mask = tasks_of(np.asarray(self._groups(rows)), self.parallelism) == self._context.task
-        return own
 
 
 def _flagged(rows: pa.Table, *, gone: bool) -> pa.Table:
