@@ -194,7 +194,7 @@ EXCEPTIONS = {
     "joins/side_rows.py": "times that were stored",
     "hailstorm/entries.py": "JSON of whole numbers, and back, which Arrow checks",
     "recovery/clone.py": "the widths and zones of a table's columns, for values that were stored or checked",
-    "joins/lone_side.py": "lengths of texts",
+    "joins/delay/lone_side.py": "lengths of texts",
     "spouts/delta/reading.py": "types that a table has widened, names of changes",
     "spouts/delta/source_log.py": "columns of the log",
     "spouts/files/csv_records.py": "text, to see whether it is a number that Arrow's reader can parse",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from txstorm.api.bolt import BatchBolt, Committer, Component
-from txstorm.api.names import DEFAULT_STREAM
+from txstorm.api.names import DEFAULT_STREAM, near
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,23 @@ class SiteInput:
     results: Results | None = None
     bolt: Any = None
     types: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """Stream and component, for messages."""
+        return f"stream {self.stream!r} of {self.component!r}"
+
+    @property
+    def how(self) -> str:
+        """The grouping with its fields, for messages."""
+        return f"{self.grouping} {', '.join(self.grouped_by)}".strip()
+
+    def missing(self, what: str, names: Iterable[str | None]) -> Iterator[str]:
+        """Yield a fault for each of `names`, but None, that is not among the fields; `what` needs them."""
+        for name in names:
+            if self.fields is not None and name is not None and name not in self.fields:
+                hint = near(name, list(self.fields))
+                yield f"{what}: {self.where} has no field {name!r}{hint}; it has {', '.join(self.fields)}"
 
     def grouping_by(self, fields: Sequence[str]) -> str:
         """Return the call that groups it by `fields`, for messages."""

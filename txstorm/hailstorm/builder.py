@@ -126,7 +126,12 @@ class HailstormTopologyBuilder(TransactionalTopologyBuilder):
         if not self._sources:
             return Report((*self._faults, _NO_SPOUT), ())
         report = self._plain().validate()
-        return Report((*self._faults, *self._timeless(), *report.faults), report.warnings)
+        timeless = [
+            f"spout {name!r}: {why}; {_HAS_CLOCKS}"
+            for name, spout in self._sources.items()
+            if (why := no_clocks(spout, name)) is not None
+        ]
+        return Report((*self._faults, *timeless, *report.faults), report.warnings)
 
     def build_topology(self) -> Topology:
         """Check the topology and build the frozen graph.
@@ -153,14 +158,6 @@ class HailstormTopologyBuilder(TransactionalTopologyBuilder):
             ]
             made._declarations.append(replace(one, inputs=inputs))  # noqa: SLF001 - of its base class
         return made.set_settings(self._settings)
-
-    def _timeless(self) -> list[str]:
-        """Return a fault for each spout that has no clocks."""
-        return [
-            f"spout {name!r}: {why}; {_HAS_CLOCKS}"
-            for name, spout in self._sources.items()
-            if (why := no_clocks(spout, name)) is not None
-        ]
 
     setSpout = set_spout  # noqa: N815 - camelCase throughout
     setSink = set_sink  # noqa: N815 - camelCase throughout

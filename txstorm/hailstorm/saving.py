@@ -61,8 +61,9 @@ class BoltStates:
         """Return the entries of an instance without tuples."""
         if self.plan.key:
             return entries_of({})
-        texts = state_texts(self._column([stored(self.plan.monoid, self.plan.monoid.empty())]), as_json=self.as_json)
-        return pa.table([texts], [STATE])
+        (field,) = value_fields(self.plan.state())
+        state = pa.array([stored(self.plan.monoid, self.plan.monoid.empty())], field.type)
+        return pa.table([state_texts(state, as_json=self.as_json)], [STATE])
 
     def instances(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Yield the instances with their entries, given the rows of the table; the first instance comes last."""
@@ -91,17 +92,19 @@ class BoltStates:
         if self.plan.key:
             parts = [keyed_rows(one, fields, value, as_json=self.as_json) for one in saved]
             found = pa.concat_tables(parts)
-            found = self._merged(found) if len(parts) > 1 and self._repeats(found) else found
+            if len(parts) > 1 and found.group_by(list(self.plan.key)).aggregate([]).num_rows < found.num_rows:
+                found = self._merged(found)
         else:
             parts = [pa.table([states(one, value, as_json=self.as_json)], schema=pa.schema([value])) for one in saved]
             numbers = pa.array(range(len(saved)), fields[0].type)
             found = pa.concat_tables(parts).add_column(0, fields[0], numbers)
-        self._check(found[STATE].slice(0, 1).to_pylist())
+        for value in found[STATE].slice(0, 1).to_pylist():
+            try:
+                restored(self.plan.monoid, value)
+            except Exception as error:
+                msg = f"the state {str(value)[:80]!r} is none of {self.plan.monoid.name}: {error!r}"
+                raise InputError(msg) from error
         return found
-
-    def _repeats(self, rows: pa.Table) -> bool:
-        distinct = int(rows.group_by(list(self.plan.key)).aggregate([]).num_rows)
-        return bool(distinct < rows.num_rows)
 
     def _merged(self, rows: pa.Table) -> pa.Table:
         """Merge the states of keys that several instances have."""
@@ -112,18 +115,6 @@ class BoltStates:
         columns = [*zip(*parts, strict=True), new]
         made = [pa.array(list(one), field.type) for one, field in zip(columns, rows.schema, strict=True)]
         return pa.table(made, schema=rows.schema)
-
-    def _check(self, sample: Sequence[Any]) -> None:
-        for value in sample:
-            try:
-                restored(self.plan.monoid, value)
-            except Exception as error:
-                msg = f"the state {str(value)[:80]!r} is none of {self.plan.monoid.name}: {error!r}"
-                raise InputError(msg) from error
-
-    def _column(self, values: Sequence[Any]) -> pa.Array:
-        (field,) = value_fields(self.plan.state())
-        return pa.array(values, field.type)
 
 
 def bolt_states(topology: Topology) -> list[BoltStates]:

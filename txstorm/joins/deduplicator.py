@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
-from txstorm.api.names import near
 from txstorm.errors import InputError
 from txstorm.joins.deduplicator_committer import DeduplicatorPlan, IdCommitter, RecallingCommitter
 from txstorm.user_code import InDriver
@@ -88,18 +87,12 @@ def _faults(id: tuple[str, ...], site: Site) -> Iterable[str]:
     for one in site.inputs:
         if one.fields is None:
             continue
-        where = f"stream {one.stream!r} of {one.component!r}"
-        for name in id:
-            if name not in one.fields:
-                yield (
-                    f"Deduplicator: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
-                    f"{', '.join(one.fields)}"
-                )
+        yield from one.missing("Deduplicator", id)
         first, fields = streams.setdefault(one.stream, (one.component, one.fields))
         if fields != one.fields:
             yield (
-                f"Deduplicator: {where} and that of {first!r} have the same name, but other fields, and both would be "
-                f"emitted to its stream {one.stream!r}; use a Deduplicator for each"
+                f"Deduplicator: {one.where} and that of {first!r} have the same name, but other fields, and both would "
+                f"be emitted to its stream {one.stream!r}; use a Deduplicator for each"
             )
         split = one.grouping == "fields" and set(one.grouped_by) <= set(id)
         if site.parallelism > 1 and not split and one.grouping not in ONE_TASK_PER_ID:

@@ -344,10 +344,7 @@ class _Streams:
                 )
         else:
             hint = near(name, list(self._inputs))
-            self.faults.append(
-                f"its input, stream {one.stream!r} of {one.component!r}, is not joined{hint}; join {name!r}, or do not "
-                "subscribe to it"
-            )
+            self.faults.append(f"its input, {one.where}, is not joined{hint}; join {name!r}, or do not subscribe to it")
 
     def _path(self, stream: str, field: str) -> Path | None:
         """Return the path of a field in the tuples of a stream; None if none of its inputs has it."""
@@ -371,8 +368,7 @@ class _Streams:
             return (field,)
         for one in self._inputs[stream]:
             if one.fields is not None and path[0] not in one.fields:
-                where = f"stream {one.stream!r} of {one.component!r}"
-                self._missing(f"{where}, joined as {stream!r}, has no join field {field!r}", field, one.fields)
+                self._missing(f"{one.where}, joined as {stream!r}, has no join field {field!r}", field, one.fields)
         return path
 
     def _missing(self, what: str, field: str, fields: Sequence[str]) -> None:
@@ -443,10 +439,9 @@ class _Streams:
             field = bolt.join_fields[name]
             by_field = one.grouping == "fields" and one.grouped_by == (field,)
             if not by_field and one.grouping not in _OF_THE_USER:
-                how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
                 self.faults.append(
-                    f"its input {one.component!r}, joined as {name!r} by {field!r}, is grouped by {how}, so tuples of "
-                    f"one key may get into different tasks; use {self._remedy(name, one)}"
+                    f"its input {one.component!r}, joined as {name!r} by {field!r}, is grouped by {one.how}, so tuples "
+                    f"of one key may get into different tasks; use {self._remedy(name, one)}"
                 )
 
     def _remedy(self, name: str, one: SiteInput) -> str:

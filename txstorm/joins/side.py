@@ -87,6 +87,11 @@ class Side:
         if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"Side {component!r}: unit: expected {', '.join(UNITS)}, got {unit!r}")
 
+    @property
+    def reads(self) -> tuple[str, str]:
+        """Component and stream."""
+        return self.component, self.stream
+
     def __repr__(self) -> str:
         stream = "" if self.stream == DEFAULT_STREAM else f", {self.stream!r}"
         return f"Side({self.component!r}{stream}, key={list(self.key)}, time={self.time!r})"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
-from txstorm.api.names import name_fault, near
+from txstorm.api.names import name_fault
 from txstorm.api.state import KeyedState, arrow_type
 from txstorm.api.tuples import Tuple
 from txstorm.errors import InputError, StateError
@@ -147,7 +147,7 @@ def _reads(bolt: MonoidBolt, site: Site) -> tuple[tuple[str, ...] | None, list[s
         return None, []
     if given is not None:
         names = (given,) if isinstance(given, str) else tuple(given)
-        return names, list(_unknown(site, names, "to_state"))
+        return names, [fault for one in site.inputs for fault in one.missing("MonoidBolt: to_state", names)]
     if bolt.monoid.how == "count":
         return (), []
     fields: tuple[str, ...] = next((one.fields for one in site.inputs if one.fields is not None), ())
@@ -158,20 +158,10 @@ def _reads(bolt: MonoidBolt, site: Site) -> tuple[tuple[str, ...] | None, list[s
     return (), [f"MonoidBolt: the fields besides the key are {has}; say with to_state which of them make a state"]
 
 
-def _unknown(site: Site, names: Sequence[str], what: str) -> Iterator[str]:
-    for one in site.inputs:
-        if (fields := one.fields) is None:
-            continue
-        for name in names:
-            if name not in fields:
-                where = f"stream {one.stream!r} of {one.component!r}"
-                has = ", ".join(fields)
-                yield f"MonoidBolt: {what}: {where} has no field {name!r}{near(name, list(fields))}; it has {has}"
-
-
 def _faults(bolt: MonoidBolt, site: Site) -> Iterator[str]:
     """Yield the faults of a declaration that only show in its topology."""
-    yield from _unknown(site, tuple(bolt.keys), "key")
+    for one in site.inputs:
+        yield from one.missing("MonoidBolt: key", bolt.keys)
     if STATE in bolt.keys or INSTANCE in bolt.keys:
         yield f"MonoidBolt: {STATE!r} and {INSTANCE!r} are columns of its table; rename the key field upstream"
     if bolt.transforms is not None and bolt.emit is not None and not bolt.emitted:

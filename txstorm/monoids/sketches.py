@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from struct import pack_into, unpack_from
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,9 +34,19 @@ def _library() -> Any:
 
 
 class Sketch(Monoid):
-    """Base class of sketches; a state is the bytes of one."""
+    """Base class of sketches; a state is the bytes of one.
+
+    Attributes:
+        form: the form of its name, with the attributes that all states that are merged must have in common.
+    """
 
     column = bytes
+    form: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The name with its precision."""
+        return self.form.format(self)
 
     def empty(self) -> bytes:
         """Return the sketch of nothing."""
@@ -60,6 +70,13 @@ class Sketch(Monoid):
         deque(map(sketch.update, (one for one in values if one is not None)), maxlen=0)
         return self._bytes(sketch)
 
+    def merge(self, a: bytes, b: bytes) -> bytes:
+        """Return the sketch of what both are of."""
+        kind = type(self._new())
+        left = kind.deserialize(a)
+        left.merge(kind.deserialize(b))
+        return self._bytes(left)
+
     def _new(self) -> Any:
         raise NotImplementedError
 
@@ -76,13 +93,10 @@ class HyperLogLog(Sketch):
         lg_k: binary logarithm of the number of registers, 4 to 21.
     """
 
+    form = "HyperLogLog({0.lg_k})"
+
     def __init__(self, lg_k: int = 12) -> None:
         self.lg_k = _within("HyperLogLog: lg_k", lg_k, 4, 21)
-
-    @property
-    def name(self) -> str:
-        """The name with its precision."""
-        return f"HyperLogLog({self.lg_k})"
 
     def merge(self, a: bytes, b: bytes) -> bytes:
         """Return the sketch of the values of both."""
@@ -132,13 +146,10 @@ class Theta(Sketch):
         lg_k: binary logarithm of the number of hashes that are kept, 5 to 26.
     """
 
+    form = "Theta({0.lg_k})"
+
     def __init__(self, lg_k: int = 12) -> None:
         self.lg_k = _within("Theta: lg_k", lg_k, 5, 26)
-
-    @property
-    def name(self) -> str:
-        """The name with its precision."""
-        return f"Theta({self.lg_k})"
 
     def merge(self, a: bytes, b: bytes) -> bytes:
         """Return the sketch of the values of both."""
@@ -171,23 +182,13 @@ class CountMin(Sketch):
         confidence: the probability that an error is not larger.
     """
 
+    form = "CountMin({0.error}, {0.confidence})"
+
     def __init__(self, error: float = 0.001, confidence: float = 0.99) -> None:
         if not (isinstance(error, float) and 0 < error < 1 and isinstance(confidence, float) and 0 < confidence < 1):
             msg = f"CountMin: expected error and confidence between 0 and 1, got {error!r} and {confidence!r}"
             raise InputError(msg)
         self.error, self.confidence = error, confidence
-
-    @property
-    def name(self) -> str:
-        """The name with its precision."""
-        return f"CountMin({self.error}, {self.confidence})"
-
-    def merge(self, a: bytes, b: bytes) -> bytes:
-        """Return the sketch of the values of both."""
-        kind = _library().count_min_sketch
-        left = kind.deserialize(a)
-        left.merge(kind.deserialize(b))
-        return self._bytes(left)
 
     @staticmethod
     def value(state: bytes, item: Any) -> float:
@@ -209,27 +210,16 @@ class FrequentItems(Sketch):
         lg_k: binary logarithm of the greatest size of its table, 3 to 31.
     """
 
+    form = "FrequentItems({0.lg_k})"
     exact = False
 
     def __init__(self, lg_k: int = 10) -> None:
         self.lg_k = _within("FrequentItems: lg_k", lg_k, 3, 31)
 
-    @property
-    def name(self) -> str:
-        """The name with its size."""
-        return f"FrequentItems({self.lg_k})"
-
-    def merge(self, a: bytes, b: bytes) -> bytes:
-        """Return the sketch of the texts of both."""
-        kind = _library().frequent_strings_sketch
-        left = kind.deserialize(a)
-        left.merge(kind.deserialize(b))
-        return self._bytes(left)
-
     def equal(self, a: bytes, b: bytes) -> bool:
         """Return whether both have counted as many texts."""
-        kind = _library().frequent_strings_sketch
-        return bool(kind.deserialize(a).total_weight == kind.deserialize(b).total_weight)
+        left, right = map(_library().frequent_strings_sketch.deserialize, (a, b))
+        return bool(left.total_weight == right.total_weight)
 
     @staticmethod
     def value(state: bytes) -> list[tuple[str, int, int, int]]:
@@ -253,21 +243,10 @@ class Quantiles(Sketch):
     """
 
     exact = False
+    form = "Quantiles({0.k})"
 
     def __init__(self, k: int = 200) -> None:
         self.k = _within("Quantiles: k", k, 8, 65_535)
-
-    @property
-    def name(self) -> str:
-        """The name with its accuracy."""
-        return f"Quantiles({self.k})"
-
-    def merge(self, a: bytes, b: bytes) -> bytes:
-        """Return the sketch of the numbers of both."""
-        kind = _library().kll_doubles_sketch
-        left = kind.deserialize(a)
-        left.merge(kind.deserialize(b))
-        return self._bytes(left)
 
     def equal(self, a: bytes, b: bytes) -> bool:
         """Return whether both are of as many numbers with the same bounds."""

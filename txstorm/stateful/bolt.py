@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
@@ -102,6 +102,9 @@ class AnchoringCollector:
         self._collector = collector
         self._emit = collector.emit
         self.failed: Tuple | None = None
+        self.note, self.report_error, self.reportError = collector.note, collector.report_error, collector.report_error
+        self.digest, self.partition, self.refuse = collector.digest, collector.partition, collector.refuse
+        self.origin = collector.origin
 
     def emit(self, *values: Any, stream: str = DEFAULT_STREAM) -> None:
         """Emit one tuple."""
@@ -124,30 +127,6 @@ class AnchoringCollector:
         """Emit the rows of a record batch or table."""
         self._collector.emit_batch(batch, stream=stream)
 
-    def report_error(self, error: BaseException) -> None:
-        """Report `error` without failing the transaction."""
-        self._collector.report_error(error)
-
-    def note(self, topic: str, rows: Callable[[], Any]) -> None:
-        """Show rows to the test driver."""
-        self._collector.note(topic, rows)
-
-    def digest(self, partition: str, digest: str) -> None:
-        """Record a digest, as spouts do."""
-        self._collector.digest(partition, digest)
-
-    def partition(self, number: int) -> None:
-        """Note the partition that follows, as spouts do."""
-        self._collector.partition(number)
-
-    def refuse(self, error: BaseException, record: Any) -> None:
-        """Reject a record, as spouts do."""
-        self._collector.refuse(error, record)
-
-    def origin(self, place: Callable[[int], dict[str, Any]]) -> None:
-        """Name the records that follow, as spouts do."""
-        self._collector.origin(place)
-
     def ack(self, tuple: Tuple) -> None:  # noqa: A002 - Storm's word
         """Do nothing: all tuples of a transaction are acknowledged when it commits."""
 
@@ -157,7 +136,6 @@ class AnchoringCollector:
 
     emitDirect = emit_direct  # noqa: N815 - Storm's names
     emitBatch = emit_batch  # noqa: N815
-    reportError = report_error  # noqa: N815
 
 
 def _unanchored(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter, itemgetter
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from txstorm.api.assembly import AssembledCommitter, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.api.external import ManagedState, State
+from txstorm.api.external import ManagedState
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import KeyedState
 from txstorm.api.tuples import Tuple
@@ -19,17 +19,8 @@ from txstorm.errors import FailedException, InputError
 from txstorm.stateful.bolt import AnchoringCollector, StatefulBolt, StatefulHooks, overrides
 from txstorm.stateful.providers import DELTA, configured_provider
 from txstorm.stateful.table_state import ScannedHandle, TableKeyValueState, state_table
+from txstorm.stateful.turns import TaskTurn
 from txstorm.topology.settings import Settings
-
-
-class BoltTurn(Protocol):
-    """Handle of one task for the state and the hooks of its bolt in one txid."""
-
-    def begin(self, bolt: StatefulHooks, *, repeatable: bool = False) -> State | None:
-        """Register the object that gets the hooks; return its state, None if that is a table of the topology."""
-
-    def prepare(self) -> None:
-        """Prepare the state durably, at the end of P5."""
 
 
 class StatePart:
@@ -45,7 +36,7 @@ class StatePart:
         self.managed = managed
         self._task_owns = not bolt.shared
         self._kinds = (bolt.key_type, bolt.value_type)
-        self._turn: BoltTurn | None = None
+        self._turn: TaskTurn | None = None
         self._rows: TableKeyValueState | None = None
 
     @classmethod
@@ -86,7 +77,7 @@ class StatePart:
     def begin(self, bolt: StatefulHooks, context: TaskContext, txid: int) -> Any:
         """Begin the turn of a transaction with a new object; return the state as after the previous transaction."""
         # None in a replay, where no hooks are called
-        self._turn = cast("BoltTurn | None", None if self.managed is None else context.managed())
+        self._turn = cast("TaskTurn | None", None if self.managed is None else context.managed())
         left_out = context.divert is not None  # another task may have to be undone
         outside = None if self._turn is None else self._turn.begin(bolt, repeatable=left_out)
         if self.table is None:

@@ -6,6 +6,7 @@ rejects the writes of coordinators with an older epoch.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -152,6 +153,26 @@ def _serialized(serializer: Serializer, given: Any, kind: type | None, what: str
     except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"{what} {shown(given)} cannot be stored: {error}") from None
     return made.encode() if isinstance(made, str) else made
+
+
+class ManagedKeyValueState(KeyValueState):
+    """Base class of states that a bolt uses, and that only the topology saves."""
+
+    @abstractmethod
+    def _refused(self, call: str) -> StateError:
+        """Return the error for a call that saves the state."""
+
+    def prepare_commit(self, txid: int) -> None:
+        """Raise `StateError`."""
+        raise self._refused("prepare_commit")
+
+    def commit(self, txid: int | None = None) -> None:
+        """Raise `StateError`."""
+        raise self._refused("commit")
+
+    def rollback(self) -> None:
+        """Raise `StateError`."""
+        raise self._refused("rollback")
 
 
 class StoredKeyValueState(KeyValueState):

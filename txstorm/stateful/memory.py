@@ -62,20 +62,16 @@ class _MemoryStore:
                 found.owner, found.epoch = owner, self._epoch
 
     def get(self, key: bytes) -> bytes | None:
-        """See `ChangeStore`."""
         return self._found.data.get(key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `ChangeStore`."""
         yield from list(self._found.data.items())
 
     def places(self) -> tuple[Place | None, Place | None]:
-        """See `ChangeStore`."""
         prepared = self._found.prepared
         return self._found.committed, prepared and prepared[0]
 
     def prepare(self, place: Place, changes: Changes, after: Place | None) -> None:
-        """See `ChangeStore`."""
         with self._found.lock:
             self._check()
             if self._found.committed != after:
@@ -85,7 +81,6 @@ class _MemoryStore:
             self._found.prepared = place, dict(changes)
 
     def commit(self, place: Place) -> None:
-        """See `ChangeStore`."""
         with self._found.lock:
             self._check()
             prepared = self._found.prepared
@@ -95,19 +90,17 @@ class _MemoryStore:
             self._found.committed, self._found.prepared = place, None
 
     def rollback(self) -> None:
-        """See `ChangeStore`."""
         with self._found.lock:
             self._check()
             self._found.prepared = None
 
     def write(self, changes: Changes) -> None:
-        """See `ChangeStore`."""
         with self._found.lock:
             self._check()
             self._apply(changes)
 
     def close(self) -> None:
-        """See `ChangeStore`."""
+        pass
 
     def _apply(self, changes: Changes) -> None:
         for key, value in changes.items():

@@ -58,36 +58,28 @@ class _RedisStore:
         self._namespace = namespace
 
     def get(self, key: bytes) -> bytes | None:
-        """See `ChangeStore`."""
         return self._namespace.get(key)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `ChangeStore`."""
         return self._namespace.items()
 
     def places(self) -> tuple[Place | None, Place | None]:
-        """See `ChangeStore`."""
         committed, prepared = map(_place, self._namespace.marks())
         return committed, prepared
 
     def prepare(self, place: Place, changes: Changes, after: Place | None) -> None:
-        """See `ChangeStore`."""
         self._namespace.prepare(_text(place), changes, "" if after is None else _text(after))
 
     def commit(self, place: Place) -> None:
-        """See `ChangeStore`."""
         self._namespace.commit(_text(place))
 
     def rollback(self) -> None:
-        """See `ChangeStore`."""
         self._namespace.rollback()
 
     def write(self, changes: Changes) -> None:
-        """See `ChangeStore`."""
         self._namespace.write(changes)
 
     def close(self) -> None:
-        """See `ChangeStore`."""
         self._namespace.close()
 
 

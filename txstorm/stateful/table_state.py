@@ -9,12 +9,11 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from txstorm.api.external import KeyValueState
 from txstorm.api.state import KeyedState, KeyTexts, StateHandle, arrow_type, form_of_keys
 from txstorm.errors import StateError
 from txstorm.keys import plain
 from txstorm.misfits import shown
-from txstorm.stateful.key_values import Form, KeySerializer
+from txstorm.stateful.key_values import Form, KeySerializer, ManagedKeyValueState
 from txstorm.tagged import text_of, value_of
 
 TASK, KEY, VALUE = "task", "key", "value"
@@ -83,13 +82,12 @@ def _is_tagged(text: str) -> bool:
     return True
 
 
-class TableKeyValueState(KeyValueState):
+class TableKeyValueState(ManagedKeyValueState):
     """Key-value state of one task in one txid, over the handle of a keyed state; written to it by `flush`.
 
     Args:
         where: component, task and txid, for messages.
         handle: the handle of the keyed state.
-        table: its declaration.
         task: the task's index; None if all tasks share the state.
         kinds: the declared types of keys and of values; None: they are stored as text.
         previous: the txid before this one.
@@ -187,23 +185,11 @@ class TableKeyValueState(KeyValueState):
         if puts:
             self._handle.put_many(puts)
 
-    def prepare_commit(self, txid: int) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        raise self._managed("prepare_commit")
-
-    def commit(self, txid: int | None = None) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        raise self._managed("commit")
-
-    def rollback(self) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        raise self._managed("rollback")
-
     def last_committed(self) -> int | None:
         """Return the txid before the one at hand; None in the first one."""
         return self._previous or None
 
-    def _managed(self, call: str) -> StateError:
+    def _refused(self, call: str) -> StateError:
         return StateError(
             f"{self._where}: {call} called by the bolt; the topology saves the state with each transaction"
         )

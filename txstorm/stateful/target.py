@@ -178,7 +178,9 @@ class StatefulTarget(ExternalTarget[TaskTurn, list[TaskTurn]]):
             TableCorrupt: a state has more or less than the ledger says.
             BlockedError: a store cannot be reached.
         """
-        decided = {one.txid for intent in live for one in intent.txids if _touches(intent, self.ref.uri)}
+        uri = self.ref.uri
+        mine = [intent for intent in live if any(table.uri == uri for table in intent.tables)]
+        decided = {one.txid for intent in mine for one in intent.txids}
         if self.managed.decides:
             self.make_directory()
         if self.has_states:
@@ -413,7 +415,3 @@ class _SilentCollector:
             raise EmitError(msg)
 
         return refuse
-
-
-def _touches(intent: Intent, uri: str) -> bool:
-    return any(table.uri == uri for table in intent.tables)

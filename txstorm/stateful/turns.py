@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from txstorm.api.external import KeyValueState, State
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.keys import any_text
 from txstorm.state.external.mark_rules import Replayed
 from txstorm.stateful.bolt import StatefulHooks
+from txstorm.stateful.key_values import ManagedKeyValueState
 
 if TYPE_CHECKING:
     from txstorm.stateful.target import StatefulTarget
 
 
 class TaskTurn:
-    """Turn of one task in one txid: its bolt object and its state; see `txstorm.stateful.committer.BoltTurn`.
+    """Turn of one task in one txid: its bolt object, its state and its hooks.
 
     Attributes:
         active: whether `finish_batch` of the task is running; set by the commit runner.
@@ -116,7 +117,7 @@ class TaskTurn:
         return Replayed(f"{self._target.where(self.task)} cannot {what}")
 
 
-class TurnState(KeyValueState):
+class TurnState(ManagedKeyValueState):
     """A key-value state as its bolt sees it: usable within one turn; saved by the topology only."""
 
     def __init__(self, turn: TaskTurn, state: KeyValueState) -> None:
@@ -150,22 +151,11 @@ class TurnState(KeyValueState):
         with self._turn.reached("be read"):
             yield from self._state
 
-    def prepare_commit(self, txid: int) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("prepare_commit")
-
-    def commit(self, txid: int | None = None) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("commit")
-
-    def rollback(self) -> None:
-        """Raise `StateError`: the topology saves this state."""
-        self._refuse("rollback")
-
     def last_committed(self) -> int | None:
         """Return the last committed txid of the state."""
         return self._state.last_committed()
 
-    def _refuse(self, call: str) -> Never:
-        msg = f"{call} called by a stateful bolt; the topology saves its state with each transaction: remove the call"
-        raise StateError(msg)
+    def _refused(self, call: str) -> StateError:
+        return StateError(
+            f"{call} called by a stateful bolt; the topology saves its state with each transaction: remove the call"
+        )

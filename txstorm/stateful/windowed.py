@@ -87,9 +87,7 @@ class StatefulWindowedBolt(StatefulHooks, WindowedBolt):
         if not self.survives:
             faults.append(f"{type(self).__name__} {UNSTATED}")
         for one in site.inputs:
-            if self._id_field is not None and one.fields is not None and self._id_field not in one.fields:
-                where = f"stream {one.stream!r} of {one.component!r}"
-                faults.append(f"with_message_id_field: {where} has no field {self._id_field!r}; it has {one.fields}")
+            faults += one.missing("with_message_id_field", [self._id_field])
         assert isinstance(made.committer, WindowCommitter)
         committer = StatefulWindowCommitter(made.committer, part, site)
         return Assembly(committer, (*made.faults, *faults), made.warnings)

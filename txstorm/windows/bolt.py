@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
@@ -13,34 +13,14 @@ from txstorm.api.names import near, stream_fault
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
 from txstorm.windows.committer import WindowCommitter
-from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
-from txstorm.windows.rules.event_time import UNITS, ClockRule, WatermarkRule
+from txstorm.windows.plan import WindowOptions, WindowPlan
+from txstorm.windows.rules.event_time import UNITS, ClockRule
 from txstorm.windows.rules.forms import RIGHT, Count, Duration, WindowForm, duration, sessions, sliding, tumbling
 from txstorm.windows.window import TupleWindow
 
 POLICIES = ("min", "max")
 ONE_TASK_PER_KEY = ("fields", "global", "custom", "direct")
 """Groupings that can give all tuples of a key to one task; what a custom one does is the user's affair."""
-
-
-@dataclass(frozen=True)
-class WindowOptions:
-    """Options of a windowed bolt, as its ``with_…`` methods have set them; durations in microseconds."""
-
-    form: WindowForm | None = None
-    time: TimeSource = field(default_factory=TimeSource)
-    lag: int = 0
-    idle: int | None = None
-    policy: str = "min"
-    interval: int = 0
-    late_stream: str | None = None
-    key: tuple[str, ...] | None = None
-    ttl: int | None = None
-    early: int | None = None
-    evictor: Callable[[Any], Any] | None = None
-    columns: Mapping[str, Any] | None = None
-    in_memory: int | None = None
-    clock: ClockRule = field(default_factory=ClockRule)
 
 
 class WindowedBolt(AssembledBolt):
@@ -152,21 +132,21 @@ class WindowedBolt(AssembledBolt):
 
     def with_lag(self, lag: Duration | timedelta) -> Self:
         """Expect tuples to be out of order by at most `lag`."""
-        return self._set(lag=duration(lag, "with_lag", zero=True).microseconds)
+        return self._set_rule(lag=duration(lag, "with_lag", zero=True).microseconds)
 
     def with_watermark_interval(self, interval: Duration | timedelta) -> Self:
         """Advance the watermark only after `interval` has passed, by stamps of transactions."""
-        return self._set(interval=duration(interval, "with_watermark_interval", zero=True).microseconds)
+        return self._set_rule(interval=duration(interval, "with_watermark_interval", zero=True).microseconds)
 
     def with_watermark_policy(self, policy: str) -> Self:
         """Let the watermark follow the slowest (``min``, the default) or the fastest (``max``) input."""
         if policy not in POLICIES:
             raise InputError(f"with_watermark_policy: expected 'min' or 'max', got {policy!r}")
-        return self._set(policy=policy)
+        return self._set_rule(policy=policy)
 
     def with_idle_timeout(self, timeout: Duration | timedelta) -> Self:
         """Leave out inputs and partitions without data for `timeout`, by stamps of transactions."""
-        return self._set(idle=duration(timeout, "with_idle_timeout").microseconds)
+        return self._set_rule(idle=duration(timeout, "with_idle_timeout").microseconds)
 
     def with_max_ahead(self, ahead: Duration | timedelta | None) -> Self:
         """Let a tuple more than `ahead` after the stamp of its transaction be an error.
@@ -224,31 +204,17 @@ class WindowedBolt(AssembledBolt):
         self.options = replace(self.options, **changes)
         return self
 
+    def _set_rule(self, **changes: Any) -> Self:
+        return self._set(rule=replace(self.options.rule, **changes))
+
     # -- assembly ------------------------------------------------------------------------------------------------------
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that buffers tuples and calls this bolt."""
         options = self.options
+        owner_fields, transient = _owner_fields(options.key, site), frozenset(self.transient)
         form = options.form or sliding(Count(1))
-        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
-        plan = WindowPlan(
-            id=site.id,
-            parallelism=site.parallelism,
-            form=form,
-            rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
-            time=options.time,
-            inputs=inputs,
-            key=options.key,
-            ttl=options.ttl,
-            owner_fields=_owner_fields(options.key, site),
-            columns=options.columns,
-            late_stream=options.late_stream,
-            early=options.early,
-            evictor=options.evictor,
-            in_memory=options.in_memory,
-            transient=frozenset(self.transient),
-            clock=options.clock,
-        )
+        plan = WindowPlan.of(options, site, form, owner_fields=owner_fields, transient=transient)
         committer = WindowCommitter(plan, self, site.tables)
         return Assembly(committer, tuple(_faults(self, plan, site)), tuple(_warnings(plan)))
 
@@ -285,13 +251,13 @@ def timestamp_faults(options: WindowOptions, site: Site, **others: Any) -> list[
     given = {
         "with_late_tuple_stream": options.late_stream,
         **others,
-        "with_lag": options.lag,
+        "with_lag": options.rule.lag,
         "with_max_ahead": options.clock.refuses or options.clock.ahead is None,
         "with_max_behind": options.clock.behind is not None,
-        "with_idle_timeout": options.idle,
-        "with_watermark_interval": options.interval,
+        "with_idle_timeout": options.rule.idle,
+        "with_watermark_interval": options.rule.interval,
         "with_partition_field": options.time.partition,
-        "with_watermark_policy": None if options.policy == "min" else options.policy,
+        "with_watermark_policy": None if options.rule.policy == "min" else options.rule.policy,
     }
     return [
         f"{name} needs timestamps; call with_timestamp_field or with_timestamp_extractor too"
@@ -331,21 +297,17 @@ def _field_faults(plan: WindowPlan, site: Site) -> list[str]:
         "with_partition_field": (plan.time.partition,),
         "with_key": plan.key or (),
     }
-    faults = []
+    faults = list[str]()
     for one in site.inputs:
         if one.fields is None:
             continue
-        where = f"stream {one.stream!r} of {one.component!r}"
         for method, names in needed.items():
-            for name in names:
-                if name is not None and name not in one.fields:
-                    hint = near(name, list(one.fields))
-                    faults.append(f"{method}: {where} has no field {name!r}{hint}; it has {', '.join(one.fields)}")
+            faults += one.missing(method, names)
         if plan.columns is not None:
             missing = [name for name in one.fields if name not in plan.columns]
-            faults += [f"with_columns: no type for field {name!r} of {where}; add it" for name in missing]
+            faults += [f"with_columns: no type for field {name!r} of {one.where}; add it" for name in missing]
         faults += [
-            f"{where}: field {name!r} starts with 'window_', as columns of the buffer do; rename it"
+            f"{one.where}: field {name!r} starts with 'window_', as columns of the buffer do; rename it"
             for name in one.fields
             if name.startswith("window_") and plan.columns is not None
         ]
@@ -362,10 +324,9 @@ def _key_faults(plan: WindowPlan, site: Site) -> list[str]:
     for one in site.inputs:
         by_key = one.grouping != "fields" or set(one.grouped_by) <= set(plan.key)
         if one.grouping not in ONE_TASK_PER_KEY or not by_key:
-            how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
             faults.append(
-                f"with_key: its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
-                f"use {one.grouping_by(plan.key)}"
+                f"with_key: its input {one.component!r} is grouped by {one.how}, so two tasks may get tuples of one "
+                f"key; use {one.grouping_by(plan.key)}"
             )
     return faults
 

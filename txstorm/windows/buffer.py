@@ -49,7 +49,9 @@ def buffer_state(plan: WindowPlan) -> CollectionState:
 def typed_columns(plan: WindowPlan, chunk: Chunk) -> dict[str, pa.Array]:
     """Return the columns of tuples with the types that `with_columns` declares; raise `InputError` if one misfits."""
     fields, made = plan.inputs[chunk.number].fields, dict[str, pa.Array]()
-    lists = dict(zip(fields, zip(*chunk.values, strict=True), strict=True)) if _is_list(chunk) else {}
+    lists = {}
+    if isinstance(chunk.values, list):
+        lists = dict(zip(fields, zip(*chunk.values, strict=True), strict=True))
     for name, declared in (plan.columns or {}).items():
         kind = arrow_type(declared)
         if name not in fields:
@@ -222,9 +224,6 @@ class TupleBuffer:
     def _values(self, table: pa.Table, sources: Times) -> Iterator[tuple[Any, ...]]:
         if self._plan.columns is None:
             return (tuple(value_of(text)) for text in table.column(VALUES).to_pylist())
-        return self._typed_values(table, sources)
-
-    def _typed_values(self, table: pa.Table, sources: Times) -> Iterator[tuple[Any, ...]]:
         lists = {name: table.column(name).to_pylist() for name in self._plan.columns or {}}
         inputs = [[lists[name] for name in fields] for _, _, fields in self._inputs.all]
         if len(inputs) == 1:
@@ -325,7 +324,3 @@ def _numpy(column: pa.ChunkedArray | pa.Array) -> Times:
     one = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     array: Times = one.to_numpy(zero_copy_only=False)
     return array.astype(np.int64, copy=False)
-
-
-def _is_list(chunk: Chunk) -> bool:
-    return isinstance(chunk.values, list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,18 +22,11 @@ from txstorm.windows.intake import Check, Chunk, Intake
 from txstorm.windows.late import LateTuples, report_late
 from txstorm.windows.newest import NewestTimes, Reports
 from txstorm.windows.plan import WindowPlan
-from txstorm.windows.records import (
-    COMPONENT,
-    ComponentRecord,
-    StoredInputs,
-    UnitRecord,
-    progress_state,
-    unit_of_task,
-)
-from txstorm.windows.rules.backlog import Backlog
-from txstorm.windows.rules.event_time import END, Progress, Times, late
+from txstorm.windows.records import StoredInputs, UnitRecord, progress_state, unit_of_task
+from txstorm.windows.rules.event_time import END, Times, late
 from txstorm.windows.rules.firing import ARRIVAL_BITS, PASSED, Moment
-from txstorm.windows.units import Fired, Stores, Units, queue_state
+from txstorm.windows.turn import ComponentTurn
+from txstorm.windows.units import Fired, Units, queue_state
 from txstorm.windows.window import CONTENT, TupleWindow, WindowReader
 
 
@@ -124,78 +116,39 @@ class WindowCommitter(PartialCommitter):
         """Add the tuples, fire the windows, and keep what the next transaction needs."""
         plan, context = self.plan, self._context
         records = context.state(self.progress.name)
-        component = ComponentRecord.read(records.get(COMPONENT))
-        component.check(plan.id, plan.declared())
-        inputs = StoredInputs(plan, component.about)
-        component = inputs.read(component)
-        passed = component.progress.watermark
-        progress = self._advanced(component.progress)
-        ends = plan.backlog(component.ends, passed, progress.watermark, self._reports.runs, context)
+        turn = ComponentTurn(plan, plan.declared(), records, context, self._reports, self._frontiers)
+        before, ends, passed = turn.before, turn.ends, turn.before.progress.watermark
         moment = Moment(
             self._attempt.txid,
-            component.ends.fired,
+            before.ends.fired,
             ends.fired,
             plan.key is not None,
             not plan.event_time,
-            component.ends.closing(progress.watermark),
+            before.ends.closing(turn.progress.watermark),
             passed,
         )
-        buffer = TupleBuffer(plan, context.collection(self.tuples.name), inputs)
+        buffer = TupleBuffer(plan, context.collection(self.tuples.name), turn.inputs)
         rows, gaps, lates = self._rows(buffer, passed)
         queue = None if self.queue is None else context.collection(self.queue.name)
-        units = Units(plan, context.task, moment, context.stamp, Stores(buffer, records, queue))
-        if component.tasks not in (None, plan.parallelism):
-            units.adopt(component.tasks)
+        units = Units(plan, context.task, moment, context.stamp, buffer, records, queue)
+        if before.tasks not in (None, plan.parallelism):
+            units.adopt(before.tasks)
         fired = units.evaluate(rows, gaps)
-        early_stamp = context.stamp if component.early_stamp is None else component.early_stamp
+        early_stamp, early_txid = context.stamp if before.early_stamp is None else before.early_stamp, before.early_txid
         early_due = plan.early is not None and not ends.waiting and context.stamp - early_stamp >= plan.early
         if early_due:
-            fired += units.early(component.early_txid)
+            fired += units.early(early_txid)
+            early_stamp, early_txid = context.stamp, self._attempt.txid
         if lates:
-            self._count_late(lates, units, inputs)
+            self._count_late(lates, units, turn.inputs)
         if fired:
             self._call(buffer, fired)
         units.save()
-        after = replace(
-            component,
-            tasks=plan.parallelism,
-            declared=plan.declared(),
-            progress=progress,
-            early_stamp=early_stamp,
-            backlog=None if plan.form.step is None else ends,
-            ahead=self._reports.count_ahead(plan, component.ahead, context),
-        )
-        if early_due:
-            after = replace(after, early_stamp=context.stamp, early_txid=self._attempt.txid)
-        if context.task == 0:
-            records.put(COMPONENT, inputs.text(after))
-        self._report(progress, component.ends, ends, fired, lates)
-        self._wake(after, units, bool(rows.num_rows or component.ends.waiting) and not early_due)
-
-    def _advanced(self, progress: Progress) -> Progress:
-        """Return the progress after this transaction; in processing time, the watermark is its stamp."""
-        context = self._context
-        if self.plan.event_time:
-            return self.plan.rule.after(
-                progress, self._reports.newest, context.stamp, self.plan.facts(context, self._frontiers)
-            )
-        first = context.stamp if progress.first_stamp is None else progress.first_stamp
-        before = progress.watermark
-        reached = context.stamp if before is None else max(before, context.stamp)
-        facts = self.plan.facts(context, self._frontiers)
-        ended = facts.end_of_input or len(facts.ended) == len(self.plan.inputs)
-        return Progress(END if ended or before == END else reached, context.stamp, first)
-
-    def _report(
-        self, progress: Progress, before: Backlog, ends: Backlog, fired: Sequence[Fired], lates: Sequence[LateTuples]
-    ) -> None:
-        """Report the progress after this transaction, and the ends that wait before and after it."""
-        context, plan = self._context, self.plan
-        held = plan.held_back_by(progress, context, plan.facts(context, self._frontiers)) if context.task == 0 else None
-        more = plan.backlog_progress(before, ends, context)
         number, late_number = sum(one.window.final for one in fired), sum(len(one.rows) for one in lates)
-        more |= {"ahead": self._reports.number_ahead(context), "held_back_by": held}
-        plan.report(context, progress.watermark, number, late_number, **more)
+        turn.end(number, late_number, units.next_end, early_stamp=early_stamp, early_txid=early_txid)
+        changed = bool(rows.num_rows or before.ends.waiting) and not early_due
+        if plan.early is not None and changed and turn.progress.watermark != END:
+            context.wake_at(early_stamp + plan.early)
 
     def _rows(self, buffer: TupleBuffer, passed: int | None) -> tuple[pa.Table, Times, list[LateTuples]]:
         """Return the rows to buffer, sorted by unit and place, the gap after each, and each chunk's late tuples.
@@ -287,20 +240,3 @@ class WindowCommitter(PartialCommitter):
                 "that would be lost: keep it in a state of the bolt (KeyedState), or list attributes that need not "
                 f"outlive the transaction in its class: transient = {tuple(rebound)!r}"
             )
-
-    # -- timers --------------------------------------------------------------------------------------------------------
-
-    def _wake(self, after: ComponentRecord, units: Units, changed: bool) -> None:
-        context, plan = self._context, self.plan
-        if after.progress.watermark == END:
-            return
-        if plan.event_time:
-            idle = plan.rule.next_idle(after.progress, context.stamp, plan.facts(context, self._frontiers))
-            if idle is not None and context.task == 0:
-                context.wake_at(idle)
-        else:
-            end = units.next_end()
-            if end is not None:
-                context.wake_at(end)
-        if plan.early is not None and after.early_stamp is not None and changed:
-            context.wake_at(after.early_stamp + plan.early)

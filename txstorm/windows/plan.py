@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-from txstorm.api.assembly import Results, SiteInput
-from txstorm.api.context import HeldBack, SourceFacts, TaskContext, WindowProgress
+from txstorm.api.assembly import Results, Site, SiteInput
+from txstorm.api.context import SourceFacts, TaskContext, WindowProgress
 from txstorm.display import duration_text
 from txstorm.keys import key_group, task_of
 from txstorm.tagged import value_of
-from txstorm.windows.rules.backlog import MANY, Backlog, Run
-from txstorm.windows.rules.event_time import END, WHOLE, ClockRule, Facts, Newest, Progress, WatermarkRule, instant
+from txstorm.windows.rules.event_time import END, ClockRule, Facts, WatermarkRule, instant
 from txstorm.windows.rules.forms import LEFT, RIGHT, WindowForm
 
-log = logging.getLogger(__name__)
 NONE: Mapping[tuple[str, str], int] = {}
 
 
@@ -75,46 +73,64 @@ class TimeSource:
         return {"timestamp": source, "unit": self.unit, "partition": self.partition}
 
 
-@dataclass(frozen=True)
-class WindowPlan:
-    """Plan of a windowed component.
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """Options of windows, as the ``with_…`` methods of a bolt set them; durations in microseconds.
 
     Attributes:
-        id: the component's id.
-        parallelism: number of its tasks.
-        form: form of its windows.
-        rule: how its watermark follows its inputs.
-        time: where its timestamps come from.
-        inputs: its inputs, in the order of their declaration.
+        form: form of the windows; None: not declared.
+        rule: how the watermark follows the inputs.
+        time: where timestamps come from.
         key: the fields of the key of each window; None for windows per task.
-        ttl: the time without tuples, in microseconds, after which a key is dropped; None: never.
-        owner_fields: the fields of the key by which tuples are distributed, so that keys can move to other tasks when
-            the parallelism changes; None if they cannot.
+        ttl: the time without tuples after which a key is dropped; None: never.
         columns: column → type of buffered tuples; None: as tagged text.
         late_stream: the stream that late tuples are emitted to.
-        early: the time between early results, in microseconds; None: no early results.
+        early: the time between early results; None: no early results.
         evictor: function that returns which tuples of a window stay.
         in_memory: number of tuples of a window that are held in memory; None: all.
-        transient: attributes of the user's bolt that `execute` may rebind.
         clock: how far timestamps may be from the stamp; may differ from that of an earlier start.
     """
 
-    id: str
-    parallelism: int
-    form: WindowForm
-    rule: WatermarkRule
-    time: TimeSource
-    inputs: tuple[InputPlan, ...]
+    form: WindowForm | None = None
+    rule: WatermarkRule = field(default_factory=partial(WatermarkRule, 0))
+    time: TimeSource = TimeSource()
     key: tuple[str, ...] | None = None
     ttl: int | None = None
-    owner_fields: tuple[str, ...] | None = None
     columns: Mapping[str, Any] | None = None
     late_stream: str | None = None
     early: int | None = None
     evictor: Callable[[Any], Any] | None = None
     in_memory: int | None = None
-    transient: frozenset[str] = frozenset()
     clock: ClockRule = field(default_factory=ClockRule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowPlan(WindowOptions):
+    """Plan of a windowed component: its options, with what its place in the topology adds.
+
+    Attributes:
+        id: the component's id.
+        parallelism: number of its tasks.
+        inputs: its inputs, in the order of their declaration.
+        owner_fields: the fields of the key by which tuples are distributed, so that keys can move to other tasks when
+            the parallelism changes; None if they cannot.
+        transient: attributes of the user's bolt that `execute` may rebind.
+    """
+
+    form: WindowForm
+    id: str
+    parallelism: int
+    inputs: tuple[InputPlan, ...]
+    owner_fields: tuple[str, ...] | None = None
+    transient: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, options: WindowOptions, site: Site, form: WindowForm, **more: Any) -> WindowPlan:
+        """Return the plan of a component with windows of `form`; `more`: other attributes than the options have."""
+        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
+        rule = replace(options.rule, inputs=len(inputs))
+        there = {"id": site.id, "parallelism": site.parallelism, "inputs": inputs, "form": form, "rule": rule}
+        return cls(**{**vars(options), **there, **more})
 
     @property
     def event_time(self) -> bool:
@@ -171,60 +187,12 @@ class WindowPlan:
         """Return the watermark that a frontier allows: later times exceed it, and may be its held time."""
         return frontier if frontier in (None, END) else self.form.held(frontier + one.shift)
 
-    def backlog(
-        self, before: Backlog, passed: int | None, reached: int | None, runs: Sequence[Run], context: TaskContext
-    ) -> Backlog:
-        """Return which ends have fired after a transaction, and which wait.
-
-        Args:
-            before: the backlog before it.
-            passed: the watermark before it.
-            reached: the watermark after it.
-            runs: runs of held times of its tuples; in processing time, all tuples have the same.
-            context: the task's.
-        """
-        if not self.event_time and not context.heartbeat:
-            time = self.stamped(passed, context.stamp)
-            runs = [(time, time)]
-        return before.after(self.form, runs, reached, context.facts.max_ends)
-
     def stamped(self, watermark: int | None, stamp: int) -> int:
         """Return the held time of a transaction's tuples in processing time, by the watermark before it."""
         held = self.form.held(stamp)
         if self.form.step is None or watermark is None or watermark == END:
             return held
         return max(held, watermark // self.form.step * self.form.step + 1)
-
-    def held_back_by(self, progress: Progress, context: TaskContext, facts: Facts) -> HeldBack | None:
-        """Return the input that holds the watermark back, and its slowest partition; None if none does."""
-        if not self.event_time or progress.watermark == END:
-            return None
-        positions = self.rule.held_back_by(progress, context.stamp, facts)
-        if not positions:
-            return None
-        choose = max if self.rule.policy == "max" else min
-        number = choose(positions, key=lambda one: -END if positions[one] is None else positions[one] or 0)
-        parts = self.rule.active_partitions(number, progress, context.stamp, facts)
-        first = progress.first_stamp or context.stamp
-        known = {part: progress.newest.get((number, part), Newest(-END, first)) for part in parts}
-        slowest = min(known, key=lambda part: (known[part].time, part), default=WHOLE)
-        since = known[slowest].stamp if slowest in known else first
-        one = self.inputs[number]
-        return HeldBack(one.component, one.stream, slowest, timedelta(microseconds=context.stamp - since))
-
-    def backlog_progress(self, before: Backlog, ends: Backlog, context: TaskContext) -> dict[str, Any]:
-        """Return what `WindowProgress` says of a backlog; log a warning when it becomes long."""
-        if not ends.waiting or ends.since is None:
-            return {}
-        rate, since = context.facts.max_ends or 0, instant(ends.since - self.form.shift)
-        if ends.waiting > MANY and before.waiting <= MANY and context.task == 0:
-            log.warning(
-                "%s: %s window ends are due since a tuple of %s, and a transaction fires %s of them; if that time is "
-                "wrong, rewind to before that tuple, and let with_max_behind or with_max_ahead refuse such tuples; "
-                "else wait, or raise max_ends_per_txid",
-                *(self.id, f"{ends.waiting:,}", since.isoformat(), f"{rate:,}"),
-            )
-        return {"waiting": ends.waiting, "waiting_since": since, "waiting_rate": rate}
 
     def report(self, context: TaskContext, watermark: int | None, fired: int, late: int, **more: Any) -> None:
         """Report the progress of a task in a transaction; `more`: other attributes of `WindowProgress`."""

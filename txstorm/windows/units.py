@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -61,15 +61,6 @@ class Fired(NamedTuple):
     window: Window
 
 
-@dataclass(frozen=True)
-class Stores:
-    """The tables of a task of a windowed component; `queue` is None for windows per task."""
-
-    buffer: TupleBuffer
-    records: StateHandle
-    queue: CollectionHandle | None
-
-
 class Units:
     """The units of one task in one transaction.
 
@@ -78,19 +69,28 @@ class Units:
         task: index of the task.
         moment: the transaction.
         stamp: its stamp.
-        stores: the task's tables.
+        buffer, records, queue: the task's tables; no queue for windows per task.
 
     Attributes:
         records: unit → its record, of those that the transaction has looked at.
     """
 
-    def __init__(self, plan: WindowPlan, task: int, moment: Moment, stamp: int, stores: Stores) -> None:
+    def __init__(
+        self,
+        plan: WindowPlan,
+        task: int,
+        moment: Moment,
+        stamp: int,
+        buffer: TupleBuffer,
+        records: StateHandle,
+        queue: CollectionHandle | None,
+    ) -> None:
         self._plan = plan
         self._form = plan.form
         self._task = task
         self._moment = moment
         self._stamp = stamp
-        self._stores = stores
+        self._buffer, self._records, self._queue = buffer, records, queue
         self._known: dict[str, UnitRecord] = {}
         self._needed: dict[str, Place] = {}
         self._adds = False
@@ -100,9 +100,9 @@ class Units:
         """Add rows, sorted by unit and place, each with the gap that follows it; return the windows that fire."""
         added = dict(by_unit(rows))
         names = self._visited(added)
-        self._known = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(names).items()}
+        self._known = {name: UnitRecord.read(text) for name, text in self._records.get_many(names).items()}
         expired = self._drop_expired(names, added)
-        self._stores.buffer.append(rows)
+        self._buffer.append(rows)
         self._adds = rows.num_rows > 0
         known = {**self._known, **expired}
         self.records = {name: known.get(name, UnitRecord(self._new_state(), self._stamp)) for name in names}
@@ -117,7 +117,7 @@ class Units:
 
     def adopt(self, tasks: int) -> None:
         """Take over the queued keys that are now of this task, after a change from another number of `tasks`."""
-        queue = self._stores.queue
+        queue = self._queue
         if queue is None:
             return
         for kind in (FIRE, DROP, EXPIRE, CHANGED):
@@ -132,16 +132,16 @@ class Units:
     def early(self, since: int) -> list[Fired]:
         """Return the open windows that got tuples after txid `since`; call after `evaluate`."""
         names = [unit_of_task(self._task)]
-        queue = self._stores.queue
+        queue = self._queue
         if queue is not None:
-            names = sorted({name for _, name in queue.scan(self._queue(CHANGED), since + 1, None)})
-            queue.evict_before(self._moment.txid + 1, self._queue(CHANGED))
+            names = sorted({name for _, name in queue.scan(self._name_of(CHANGED), since + 1, None)})
+            queue.evict_before(self._moment.txid + 1, self._name_of(CHANGED))
         if self._moment.reached == END:
             return []  # no window is open; the next end would exceed the range of timestamps
         missing = [name for name in names if name not in self.records]
-        found = {name: UnitRecord.read(text) for name, text in self._stores.records.get_many(missing).items()}
+        found = {name: UnitRecord.read(text) for name, text in self._records.get_many(missing).items()}
         fired = []
-        buffer = self._stores.buffer
+        buffer = self._buffer
         for name in names:
             record = self.records.get(name) or found.get(name)
             state = self._new_state() if record is None else record.state
@@ -158,9 +158,9 @@ class Units:
     def save(self) -> None:
         """Write the records that have changed, and evict what no later window needs; call when windows are read."""
         if self._adds or self._plan.key is not None or self._has_expired():
-            self._stores.buffer.evict(self._needed)
+            self._buffer.evict(self._needed)
         changed = {name: record.text() for name, record in self.records.items() if record != self._known.get(name)}
-        self._stores.records.put_many(changed)
+        self._records.put_many(changed)
 
     def _has_expired(self) -> bool:
         """Whether any tuple of the task is to be evicted; if not, a transaction without tuples leaves the buffer alone.
@@ -172,29 +172,29 @@ class Units:
         if needed is None:
             return False
         low = START if known is None else known.state.low
-        return self._stores.buffer.has(name, low, needed)
+        return self._buffer.has(name, low, needed)
 
     def next_end(self) -> int | None:
         """Return the next time at which a window may fire without further tuples; None if there is none."""
-        queue = self._stores.queue
+        queue = self._queue
         if queue is None:
             record = self.records.get(unit_of_task(self._task))
             return None if record is None else record.due
-        return next((at for at, _ in queue.scan(self._queue(FIRE), limit=1)), None)
+        return next((at for at, _ in queue.scan(self._name_of(FIRE), limit=1)), None)
 
     # -- which units are looked at -------------------------------------------------------------------------------------
 
     def _visited(self, added: Mapping[str, pa.Table]) -> list[str]:
-        queue, reached = self._stores.queue, self._moment.reached
+        queue, reached = self._queue, self._moment.reached
         if queue is None:
             return [unit_of_task(self._task)]
         names = dict.fromkeys(added)
         for kind, upto in ((FIRE, reached), (DROP, reached), (EXPIRE, self._stamp)):
             if upto is not None and (kind != EXPIRE or self._plan.ttl is not None):
-                due = queue.scan(self._queue(kind), None, upto)
+                due = queue.scan(self._name_of(kind), None, upto)
                 names.update(dict.fromkeys(name for _, name in due))
                 if due:
-                    queue.evict_before(min(upto, END - 1) + 1, self._queue(kind))
+                    queue.evict_before(min(upto, END - 1) + 1, self._name_of(kind))
         return list(names)
 
     def _drop_expired(self, names: Iterable[str], added: Mapping[str, pa.Table]) -> dict[str, UnitRecord]:
@@ -209,9 +209,11 @@ class Units:
         needed, end = self._needed_keys(silent), self._moment.waiting_end(self._form)
         gone = [name for name in silent if name not in needed]
         if end is None:
-            self._forget(gone)
             for name in gone:
                 del known[name]
+            if gone:
+                self._buffer.clear(gone)
+                self._records.remove_many(gone)
         else:
             for name in gone:
                 state = replace(known[name].state, expired=(*known[name].state.expired, end))
@@ -229,9 +231,7 @@ class Units:
         lows = {name: needed_from(self._form, self._known[name].state, watermark) for name in names}
         found = {}
         if not self._form.is_session:
-            found = {
-                name: rows_of(part) for name, part in by_unit(self._stores.buffer.scan(names, min(lows.values()), None))
-            }
+            found = {name: rows_of(part) for name, part in by_unit(self._buffer.scan(names, min(lows.values()), None))}
         needed = set()
         for name in names:
             rows = found.get(name, Rows(np.zeros(0, np.int64), np.zeros(0, np.int64)))
@@ -239,11 +239,6 @@ class Units:
             if is_needed(self._form, self._known[name].state, watermark, rows):
                 needed.add(name)
         return needed
-
-    def _forget(self, names: list[str]) -> None:
-        if names:
-            self._stores.buffer.clear(names)
-            self._stores.records.remove_many(names)
 
     def _new_state(self) -> FiringState:
         step, passed = self._form.step, self._moment.passed
@@ -285,7 +280,7 @@ class Units:
         keyed = self._plan.key is not None
         start = min(self.records[name].state.covered for name in names)
         whole = keyed or self._moment.stamped or self._moment.closing is not None
-        table = self._stores.buffer.scan(names, start, None if whole else limit)
+        table = self._buffer.scan(names, start, None if whole else limit)
         found = dict(by_unit(table))
         fired = []
         for name in names:
@@ -324,7 +319,7 @@ class Units:
         self._needed[name] = Place(min(state.covered.time, END - 1) + (record.due is None), 0)
         if record.due is None:
             del self.records[name]
-            self._stores.records.remove(name)
+            self._records.remove(name)
             self._known.pop(name, None)
         else:
             self.records[name] = replace(record, state=nothing_before(state.covered, state.expired))
@@ -344,7 +339,7 @@ class Units:
         return next(covering_ends(times, step, span, passed, None), None) if passed != END else None
 
     def _oldest(self, name: str) -> Oldest:
-        return partial(self._stores.buffer.oldest, name)
+        return partial(self._buffer.oldest, name)
 
     def _is_due_new(self, name: str) -> bool:
         due, known = self.records[name].due, self._known.get(name)
@@ -355,10 +350,10 @@ class Units:
         return known is None or known.due != due or (reached is not None and due <= reached)
 
     def _enqueue(self, kind: str, entries: Iterable[tuple[int | None, str]]) -> None:
-        if self._stores.queue is not None:
-            self._stores.queue.append_many((self._queue(kind), at, name) for at, name in entries)
+        if self._queue is not None:
+            self._queue.append_many((self._name_of(kind), at, name) for at, name in entries)
 
-    def _queue(self, kind: str) -> str:
+    def _name_of(self, kind: str) -> str:
         return queue_name(kind, self._task, self._plan.parallelism)
 
     def _sorted(self, fired: list[Fired]) -> list[Fired]:

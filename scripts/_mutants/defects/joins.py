@@ -267,8 +267,8 @@ return sorted(tasks.values(), key=lambda one: one.task)
     ),
     Mutant(
         "columns_of_a_lone_side_are_not_checked",
-        "SideTimes._add",
-        "self._rows_form.check(chunk)",
+        "SidePlan.check",
+        "self.form.check(chunk)",
         "pass",
         "tests/recovery/failures/test_letter_limit.py::test_times_and_columns_of_sides_are_declared_too",
     ),

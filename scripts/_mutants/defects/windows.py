@@ -92,16 +92,16 @@ MUTANTS = (
         "lateness_by_the_watermark_of_the_batch",
         "WindowCommitter._rows",
         "late(chunk.times, passed, plan.form)",
-        "late(chunk.times, self._advanced(Progress(passed)).watermark, plan.form)",
+        "late(chunk.times, max(self._reports.newest.values()) - plan.rule.lag, plan.form)",
         "tests/windows/test_windowed_bolts.py",
     ),
     Mutant(
         "a_watermark_per_task",
-        "WindowCommitter._advanced",
-        "context = self._context",
+        "WindowCommitter.finish_batch",
+        "turn = ComponentTurn(plan, plan.declared(), records, context, self._reports, self._frontiers)",
         """
-context = self._context
 self._reports.newest = {(one.number, part): time for one in self._chunks for part, time in one.newest.items()}
+turn = ComponentTurn(plan, plan.declared(), records, context, self._reports, self._frontiers)
 """,
         "tests/windows/test_windows_on_tables.py",
     ),

@@ -22,7 +22,7 @@ from txstorm.windows.rules.event_time import (
 )
 from txstorm.windows.rules.firing import Moment
 from txstorm.windows.rules.forms import Count, sliding
-from txstorm.windows.units import FIRE, Stores, Units, queue_name
+from txstorm.windows.units import FIRE, Units, queue_name
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 MICROS = (MOMENT - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -124,5 +124,5 @@ class Queue:
 def test_each_queued_key_goes_to_its_new_task_only(task, expected):
     queue = Queue({queue_name(FIRE, 0, 1): [(5, "a"), (7, "b"), (9, "a")]})
     plan = SimpleNamespace(form=None, parallelism=2, owner={"a": 0, "b": 1}.__getitem__)
-    Units(plan, task, Moment(1, None, None), 0, Stores(None, None, queue)).adopt(1)
+    Units(plan, task, Moment(1, None, None), 0, None, None, queue).adopt(1)
     assert queue.rows[queue_name(FIRE, task, 2)] == expected

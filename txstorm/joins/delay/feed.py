@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, Protocol, cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,13 @@ from txstorm.api.bolt import BatchBolt
 from txstorm.api.join_store import JoinStore, MarkedJoinStore, StoreUse, same_store
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError
-from txstorm.joins.delay.staged_rows import RowForm
-from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
+from txstorm.joins.delay.lone_side import ProgressCommitter, check_storable, keyed
+from txstorm.joins.delay.staged_rows import RowForm, TaskFeed
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideCommitter, keyed
-from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state
+from txstorm.joins.side_plan import SidePlan, checked_side, side_faults
+from txstorm.windows.records import COMPONENT, ComponentRecord
 from txstorm.windows.rules.event_time import A_DAY, END, ClockRule
-from txstorm.windows.rules.forms import Duration
+from txstorm.windows.rules.forms import Duration, duration
 
 POSITION = "position"
 """Stream, and field, of the position: microseconds, None while it is undefined."""
@@ -72,15 +73,13 @@ class StoreFeed(AssembledBolt):
                 "StoreFeed: retain is missing; say how far behind the newest rows others are kept, such as "
                 "retain=Duration.hours(2): the 'before' of the join, and as much as the left side may lag"
             )
-        self.retain = span(retain, "StoreFeed: retain")
+        self.retain = duration(retain, "StoreFeed: retain", zero=True).microseconds
         self.batch_size = checked_size("StoreFeed", batch_size)
-        self.fills = store, right.component, right.stream
+        self.fills = store, *right.reads
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that stages rows and emits the position."""
-        plan = LoneSide.of(self.right, site, grace=0)
         faults = side_faults("StoreFeed", "right", self.right, site)
-        faults += other_inputs("StoreFeed", [(self.right.component, self.right.stream)], site)
         if self.right.id is None:
             faults.append(
                 "StoreFeed: the right side has no id, by which a store tells rows that come again from new ones; "
@@ -96,14 +95,15 @@ class StoreFeed(AssembledBolt):
                 "that it is another topology's store, or has lost rows"
             )
         use = StoreUse(site.id, self.store, fills=True, batch_size=self.batch_size)
-        return Assembly(FeedCommitter(FeedPlan(plan, use, self.retain)), tuple(faults), tuple(warnings))
+        plan = FeedPlan(SidePlan.of(self.right, site, grace=0), use, self.retain)
+        return Assembly(FeedCommitter(plan), tuple(faults), tuple(warnings))
 
 
 @dataclass(frozen=True)
 class FeedPlan:
     """Plan of a feed: its side, its store, and how far behind its position rows expire, in microseconds."""
 
-    side: LoneSide
+    side: SidePlan
     use: StoreUse
     retain: int
 
@@ -112,28 +112,13 @@ class FeedPlan:
         return None if position is None or position == END else position - self.retain
 
 
-class FeedHandle(Protocol):
-    """A feed's access to its store, for one txid and task."""
-
-    expiry: int | None
-    hidden: int | None
-
-    def put(self, form: RowForm, rows: pa.Table) -> None:
-        """Stage rows."""
-
-
-class FeedCommitter(SideCommitter):
+class FeedCommitter(ProgressCommitter):
     """Committer that takes the place of a `StoreFeed`."""
 
-    timers: ClassVar[bool] = True
-
     def __init__(self, plan: FeedPlan) -> None:
-        super().__init__(plan.side)
+        super().__init__(plan.side, plan.side.fixed())
         self.plan = plan
         self.use = plan.use
-        self.progress = progress_state(plan.side.windows, plan.side.fixed())
-        self.internal_states = {self.progress.name}
-        self.also_reads = plan.side.windows.also_reads
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the position."""
@@ -145,42 +130,38 @@ class FeedCommitter(SideCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
         """Return the stage that checks tuples and reports the newest times."""
-        side = self.plan.side.side
-        return self.plan.side.stage((*side.key, *([side.id] if side.id is not None else [])))
+        plan, side = self.plan.side, self.plan.side.side
+        return plan.stage(partial(check_storable, plan, (*side.key, *([side.id] if side.id is not None else []))))
 
     def finish_batch(self) -> None:
         """Stage the rows and what expires, and emit the position."""
         plan, context, side = self.plan, self._context, self.plan.side
         records = context.state(self.progress.name)
         component = ComponentRecord.read(records.get(COMPONENT))
-        arrivals = side.arrivals(context, self._tuples.reports.newest, self._tuples.frontiers)
-        progress = side.plan.rule.after(component.progress, arrivals, context.stamp)
+        arrivals = self._arrivals()
+        progress = side.rule.after(component.progress, arrivals, context.stamp)
         hidden, expiry = (plan.expiry(one.watermark) for one in (component.progress, progress))
-        feed = cast("FeedHandle | None", context.managed())
+        feed = cast("TaskFeed | None", context.managed())
         number = 0
         if feed is not None:
             number = self._stage(feed, hidden)
             if context.task == 0:
                 feed.hidden = hidden
                 feed.expiry = expiry if expiry != hidden else None
-        ahead = self._tuples.reports.number_ahead(context)
-        side.windows.report(context, progress.watermark, number, 0, kind="feed", ahead=ahead)
+        self._show(progress.watermark, number, "feed")
         if context.task == 0:
             self._collector.emit(progress.watermark, stream=POSITION)
-            about = {**side.windows.about(), "retain": plan.retain}
-            after = replace(component, tasks=context.parallelism, progress=progress, about=about)
-            after = replace(after, ahead=self._tuples.reports.count_ahead(side.windows, component.ahead, context))
-            records.put(COMPONENT, after.text())
-            wake = side.plan.rule.wake(progress, arrivals, context.stamp, None)
+            self._save(records, component, progress, retain=plan.retain)
+            wake = side.rule.wake(progress, arrivals, context.stamp, None)
             if wake is not None:
                 context.wake_at(wake)
 
-    def _stage(self, feed: FeedHandle, hidden: int | None) -> int:
+    def _stage(self, feed: TaskFeed, hidden: int | None) -> int:
         """Stage the rows that have a key and have not expired already; return their number."""
         side = self.plan.side
         assert side.side.id is not None
         form, number = RowForm(side.fields, side.side.key, side.side.id), 0
-        for chunk in self._tuples.chunks:
+        for chunk in self.chunks:
             rows = form.staged(chunk.values, chunk.times if chunk.times is not None else np.zeros(0, np.int64))
             wanted = keyed(chunk, side)
             if hidden is not None:

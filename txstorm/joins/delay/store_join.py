@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,10 @@ from txstorm.api.join_store import JoinStore, StoreRow, StoreUse, same_store
 from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import OutputFieldsDeclarer
 from txstorm.errors import InputError, StateError
+from txstorm.joins.columns import Column, columns_of, emit, picked, united
 from txstorm.joins.delay.feed import StoreFeed, checked_size, checked_store
+from txstorm.joins.delay.lone_side import SideCommitter, check_storable, keyed
 from txstorm.joins.delay.sync import DataDelaySync
-from txstorm.joins.lone_side import LoneSide, checked_side, input_of, other_inputs, side_faults
 from txstorm.joins.selection import (
     ANTI,
     INNER,
@@ -35,10 +37,12 @@ from txstorm.joins.selection import (
     side_name,
 )
 from txstorm.joins.side import Side, declared_key, key_faults
-from txstorm.joins.side_intake import SideCommitter, keyed
+from txstorm.joins.side_plan import SidePlan, checked_side, input_of, side_faults
 from txstorm.keys import plain_values
-from txstorm.windows.intake import Chunk
 from txstorm.windows.rules.forms import Duration, signed_duration
+
+if TYPE_CHECKING:
+    from txstorm.joins.delay.store_target import TaskLookUps
 
 UNMATCHED = "unmatched_left"
 """Stream of the left rows without a match."""
@@ -99,9 +103,8 @@ class StoreJoin(AssembledBolt):
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that looks rows up."""
-        side = LoneSide.of(self.left, site)
+        side = SidePlan.of(self.left, site)
         faults = side_faults("StoreJoin", "left", self.left, site)
-        faults += other_inputs("StoreJoin", [(self.left.component, self.left.stream)], site)
         filled = next((one for one in site.filled if same_store(one.store, self.store)), None)
         different, warnings = self._mismatches(site, filled)
         faults += different
@@ -151,19 +154,12 @@ class StoreJoin(AssembledBolt):
 class StoreJoinPlan:
     """Plan of a store join: its left side, its store, its bounds in microseconds, its type and its output fields."""
 
-    side: LoneSide
+    side: SidePlan
     use: StoreUse
     before: int
     after: int
     how: str
     fields: tuple[Selected, ...]
-
-
-class LookUps(Protocol):
-    """Access to a join store, for one txid and task."""
-
-    def get_many(self, keys: Collection[Any], start: int, end: int) -> Mapping[Any, Sequence[StoreRow]]:
-        """Return key → rows from `start` to `end` by (time, id)."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class _LeftRows:
 
     times: list[int]
     keys: list[Any]
-    columns: list[Any]
+    columns: list[Column]
 
 
 class StoreJoinCommitter(SideCommitter):
@@ -197,12 +193,12 @@ class StoreJoinCommitter(SideCommitter):
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt:
         """Return the stage that checks the times and keys of left rows."""
         side = self.plan.side
-        return side.stage(stored=side.side.key)
+        return side.stage(partial(check_storable, side, side.side.key))
 
     def finish_batch(self) -> None:
         """Look the rows up, and emit the results, ordered by the left row's time and arrival."""
         context = self._context
-        look_ups = cast("LookUps | None", context.managed())
+        look_ups = cast("TaskLookUps | None", context.managed())
         rows = self._rows()
         if look_ups is None or not rows.times:
             return
@@ -221,15 +217,15 @@ class StoreJoinCommitter(SideCommitter):
             elif how == (SEMI if found else ANTI) or (how == LEFT_OUTER and not found):
                 left.append(at)
                 right.append(None)
-        fields = self.plan.side.fields
+        fields, chosen, unmatched = self.plan.side.fields, np.array(left, np.int64), np.array(alone, np.int64)
         values = [
-            _taken(rows.columns[fields.index(one.field)], left)
+            picked(rows.columns[fields.index(one.field)], chosen)
             if one.side == LEFT
             else _column(self._right_values(one.field, right))
             for one in self.plan.fields
         ]
-        self._emit([one.name for one in self.plan.fields], values, DEFAULT_STREAM)
-        self._emit(list(fields), [_taken(column, alone) for column in rows.columns], UNMATCHED)
+        emit(self._collector, [one.name for one in self.plan.fields], values)
+        emit(self._collector, fields, [picked(column, unmatched) for column in rows.columns], UNMATCHED)
 
     def _right_values(self, field: str, rows: Sequence[StoreRow | None]) -> list[Any]:
         """Return a field of store rows; None where there is no row, or a row lacks it."""
@@ -244,13 +240,12 @@ class StoreJoinCommitter(SideCommitter):
 
     def _rows(self) -> _LeftRows:
         """Return the rows that have arrived."""
-        side, chunks = self.plan.side, self._tuples.chunks
+        side, chunks = self.plan.side, self.chunks
         if not chunks:
             return _LeftRows([], [], [])
         times = np.concatenate([chunk.times for chunk in chunks if chunk.times is not None])
         order = np.argsort(times, kind="stable")
-        parts = [_columns(chunk) for chunk in chunks]
-        columns = [_merged([part[at] for part in parts], order) for at in range(len(side.fields))]
+        columns = [united(parts, order) for parts in zip(*map(columns_of, chunks), strict=True)]
         usable = np.concatenate([keyed(chunk, side) for chunk in chunks])[order].tolist()
         given = [plain_values(columns[side.fields.index(name)]) for name in side.side.key]
         keys = given[0] if len(given) == 1 else list(zip(*given, strict=True))
@@ -258,7 +253,7 @@ class StoreJoinCommitter(SideCommitter):
             times[order].tolist(), [key if there else None for key, there in zip(keys, usable, strict=True)], columns
         )
 
-    def _looked_up(self, look_ups: LookUps, rows: _LeftRows, some: Sequence[int]) -> Iterator[Sequence[StoreRow]]:
+    def _looked_up(self, look_ups: TaskLookUps, rows: _LeftRows, some: Sequence[int]) -> Iterator[Sequence[StoreRow]]:
         """Yield the matches of each of the rows `some`, after one request."""
         before, after, times = self.plan.before, self.plan.after, rows.times
         start, end = times[some[0]] - before, times[some[-1]] + after
@@ -283,44 +278,12 @@ class StoreJoinCommitter(SideCommitter):
             first = bisect_left(of_key, low, key=_TIME)
             yield of_key[first : bisect_right(of_key, high, first, key=_TIME)]
 
-    def _emit(self, names: list[str], columns: list[Any], stream: str) -> None:
-        """Emit rows: as columns if each field has an array, one by one otherwise."""
-        if not len(columns[0]):
-            return
-        if all(isinstance(column, pa.Array) for column in columns):
-            self._collector.emit_batch(pa.RecordBatch.from_arrays(columns, names=names), stream=stream)
-            return
-        for row in zip(*map(_listed, columns), strict=True):
-            self._collector.emit(*row, stream=stream)
-
 
 _TIME = attrgetter("time")
 
 
 _PLAIN = (str, int, float, bool, bytes, datetime)
 """Types that an array of their values keeps as they are."""
-
-
-def _columns(chunk: Chunk) -> list[Any]:
-    """Return the values of each field of a chunk."""
-    if isinstance(chunk.values, list):
-        return [list(column) for column in zip(*chunk.values, strict=True)]
-    return list(chunk.values.columns)
-
-
-def _merged(parts: Sequence[Any], order: Any) -> Any:
-    """Return the parts of a column as one, in another order: an array if all are arrays of one type."""
-    if all(isinstance(one, pa.Array) and one.type == parts[0].type for one in parts):
-        return pa.concat_arrays(parts).take(pa.array(order))
-    values = [value for part in parts for value in _listed(part)]
-    return [values[row] for row in order.tolist()]
-
-
-def _taken(column: Any, rows: list[int]) -> Any:
-    """Return some rows of a column."""
-    if isinstance(column, pa.Array):
-        return column.take(pa.array(rows, pa.int64()))
-    return [column[row] for row in rows]
 
 
 def _column(values: list[Any]) -> Any:
@@ -332,11 +295,6 @@ def _column(values: list[Any]) -> Any:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         return values
-
-
-def _listed(column: Any) -> list[Any]:
-    values: list[Any] = column.to_pylist() if isinstance(column, pa.Array) else column
-    return values
 
 
 def _kind(key: Any) -> Any:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.bolt import BatchBolt
 from txstorm.api.context import TaskContext
-from txstorm.api.output import OutputFieldsDeclarer
+from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.errors import InputError
+from txstorm.joins.columns import Column, columns_of, emit, united
 from txstorm.joins.delay.feed import POSITION
-from txstorm.joins.delay.held_rows import HeldRows, held_state
-from txstorm.joins.lone_side import LoneSide, checked_side, other_inputs, side_faults, span
+from txstorm.joins.delay.lone_side import ProgressCommitter
+from txstorm.joins.rules.blocks import ARRIVAL
 from txstorm.joins.side import Side
-from txstorm.joins.side_intake import SideCommitter
+from txstorm.joins.side_plan import SidePlan, checked_side, side_faults
+from txstorm.joins.side_rows import GROUP, TIME, arrivals_of, taken
 from txstorm.user_code import InDriver
-from txstorm.windows.records import COMPONENT, ComponentRecord, progress_state, unit_of_task
-from txstorm.windows.rules.event_time import END, instant, microseconds
-from txstorm.windows.rules.forms import Duration, signed_duration
+from txstorm.windows.aggregates.groups import integers, own_groups
+from txstorm.windows.intake import Chunk
+from txstorm.windows.records import COMPONENT, ComponentRecord, unit_of_task
+from txstorm.windows.rules.event_time import END, Times, instant, microseconds
+from txstorm.windows.rules.forms import Duration, duration, signed_duration
 
 log = logging.getLogger(__name__)
 AT_ONCE, EVERY_SECOND = Duration(0), Duration.seconds(1)
@@ -61,15 +68,12 @@ class DataDelaySync(AssembledBolt):
         if report is not None and not callable(report):
             raise InputError(f"DataDelaySync: report: expected a function that returns a time or None, got {report!r}")
         self.report = report
-        self.refresh = span(refresh, "DataDelaySync: refresh")
+        self.refresh = duration(refresh, "DataDelaySync: refresh", zero=True).microseconds
 
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that holds rows and passes them on."""
-        plan = LoneSide.of(self.left, site)
-        left = (self.left.component, self.left.stream)
         positions = [(one.component, one.stream) for one in site.inputs if one.fields == (POSITION,)]
-        faults = side_faults("DataDelaySync", "left", self.left, site)
-        faults += other_inputs("DataDelaySync", [left, *positions], site)
+        faults = side_faults("DataDelaySync", "left", self.left, site, positions)
         if self.report is None and not positions:
             faults.append(
                 "DataDelaySync: nothing tells how far the right side has been consumed; subscribe to the stream of a "
@@ -88,9 +92,10 @@ class DataDelaySync(AssembledBolt):
             for one in site.inputs
             if (one.component, one.stream) in positions and one.grouping != "all" and site.parallelism > 1
         ]
-        made = SyncPlan(plan, self.after, positions[0] if positions else None, self.refresh)
-        reader = None if self.report is None else PinnedReport(self.report, self.refresh, self.left.unit)
-        return Assembly(SyncCommitter(made) if reader is None else ReportedSyncCommitter(made, reader), tuple(faults))
+        made = SyncPlan(SidePlan.of(self.left, site), self.after, positions[0] if positions else None, self.refresh)
+        return Assembly(
+            SyncCommitter(made) if self.report is None else ReportedSyncCommitter(made, self.report), tuple(faults)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class SyncPlan:
         refresh: how long a report is used, in microseconds.
     """
 
-    side: LoneSide
+    side: SidePlan
     after: int
     position: tuple[str, str] | None
     refresh: int
@@ -114,18 +119,16 @@ class SyncPlan:
         return consumed if consumed is None or consumed == END else consumed - self.after
 
 
-class SyncCommitter(SideCommitter):
+class SyncCommitter(ProgressCommitter):
     """Committer that takes the place of a `DataDelaySync` that reads positions."""
 
-    timers: ClassVar[bool] = True
-
     def __init__(self, plan: SyncPlan) -> None:
-        super().__init__(plan.side)
+        super().__init__(plan.side, {**plan.side.fixed(), "after": f"{plan.after} us"})
         self.plan = plan
-        self.held = held_state(plan.side)
-        self.progress = progress_state(plan.side.windows, {**plan.side.fixed(), "after": f"{plan.after} us"})
+        state = plan.side.form.state(f"{plan.side.windows.id}-left")
+        tasks = None if plan.side.by_fields else plan.side.windows.parallelism
+        self.held = replace(state, tasks=tasks, fixed=plan.side.fixed())
         self.internal_states = {self.held.name, self.progress.name}
-        self.also_reads = plan.side.windows.also_reads
 
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the left rows."""
@@ -139,8 +142,8 @@ class SyncCommitter(SideCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks the times of left rows; None for positions."""
-        left = (self.plan.side.side.component, self.plan.side.side.stream)
-        return self.plan.side.stage() if (source, stream) == left else None
+        side = self.plan.side
+        return side.stage() if (source, stream) == side.side.reads else None
 
     def finish_batch(self) -> None:
         """Pass on the rows that the right side has been consumed past, and hold the others."""
@@ -154,22 +157,15 @@ class SyncCommitter(SideCommitter):
         if held is None:
             held = rows.count()
         released = plan.released(consumed)
-        passage = rows.pass_on(self._tuples.chunks, released, some_held=held > 0)
-        arrived = sum(len(chunk) for chunk in self._tuples.chunks)
+        passage = rows.pass_on(self.chunks, released, some_held=held > 0)
+        arrived = sum(len(chunk) for chunk in self.chunks)
         held += passage.held - passage.passed
         oldest = _oldest(oldest, passage.oldest, released) if held else None
-        passed = arrived - passage.held + passage.passed
-        reports = self._tuples.reports
-        plan.side.windows.report(context, consumed, passed, 0, kind="sync", ahead=reports.number_ahead(context))
+        self._show(consumed, arrived - passage.held + passage.passed, "sync")
         records.put(unit_of_task(context.task), json.dumps({"held": held, "oldest": oldest}))
         if context.task == 0:
-            arrivals = plan.side.arrivals(context, reports.newest, self._tuples.frontiers)
-            followed = plan.side.plan.rule.after(component.progress, arrivals, context.stamp)
-            progress = replace(followed, watermark=consumed, advanced=context.stamp)
-            about = plan.side.windows.about()
-            after = replace(component, tasks=context.parallelism, progress=progress, about=about)
-            after = replace(after, ahead=reports.count_ahead(plan.side.windows, component.ahead, context))
-            records.put(COMPONENT, after.text())
+            followed = plan.side.rule.after(component.progress, self._arrivals(), context.stamp)
+            self._save(records, component, replace(followed, watermark=consumed, advanced=context.stamp))
         if held and consumed != END:
             self._wake(component, consumed, oldest)
 
@@ -183,7 +179,7 @@ class SyncCommitter(SideCommitter):
     def _consumed(self) -> int | None:
         """Return the consumed time that this transaction brings; None if it brings none."""
         assert self.plan.position is not None
-        found: int | None = self._tuples.others.get(self.plan.position)
+        found: int | None = self.others.get(self.plan.position)
         return found
 
     def _wake(self, component: ComponentRecord, consumed: int | None, oldest: int | None) -> None:
@@ -205,16 +201,38 @@ class ReportedSyncCommitter(SyncCommitter):
 
     Args:
         plan: the plan.
-        report: what is asked when a transaction is planned.
+        report: the user's function; it stays in the driver.
     """
 
-    def __init__(self, plan: SyncPlan, report: PinnedReport) -> None:
+    def __init__(self, plan: SyncPlan, report: Report) -> None:
         super().__init__(plan)
-        self._report = report
+        self._report = InDriver(report)
+        self._warned = False
 
-    def pin(self, context: TaskContext, previous: Any) -> Any:
-        """Return the reported time, and the stamp at which it was asked for."""
-        return self._report.pinned(context.component, context.stamp, previous)
+    def pin(self, context: TaskContext, previous: Any) -> dict[str, int | None]:
+        """Return the reported time, never below the one before, and the stamp at which it was asked for.
+
+        An answer that is no time, or an earlier one, is logged once, and the previous time stays.
+        """
+        if previous is not None and context.stamp < previous["asked"] + self.plan.refresh:
+            kept: dict[str, int | None] = previous
+            return kept
+        last = None if previous is None else previous["time"]
+        answer = self._report.value()
+        fault, time = None, last
+        if answer is not None:
+            found = microseconds(answer, self.side.side.unit)
+            if isinstance(found, str):
+                fault = f"returned no time: {found}"
+            elif last is not None and found < last:
+                fault = f"went back from {instant(last).isoformat()} to {instant(found).isoformat()}"
+            else:
+                time = found
+        if fault is not None and not self._warned:
+            stays = "nothing passes" if last is None else f"the consumed time stays {instant(last).isoformat()}"
+            log.warning("%s: its report %s; %s until it returns a later time", context.component, fault, stays)
+        self._warned = fault is not None
+        return {"time": time, "asked": context.stamp}
 
     def _consumed(self) -> int | None:
         pinned = self._context.pinned
@@ -227,47 +245,6 @@ class ReportedSyncCommitter(SyncCommitter):
         self._context.wake_at(max(asked + self.plan.refresh, stamp + 1))
 
 
-class PinnedReport:
-    """Report of the consumed time, as the value that a component pins.
-
-    Args:
-        report: the user's function; it stays in the driver.
-        refresh: how long an answer is used, in microseconds.
-        unit: the unit of an answer that is an int.
-    """
-
-    def __init__(self, report: Report, refresh: int, unit: str) -> None:
-        self._report = InDriver(report)
-        self._refresh = refresh
-        self._unit = unit
-        self._warned = False
-
-    def pinned(self, component: str, stamp: int, previous: Any) -> dict[str, int | None]:
-        """Return the value for a transaction with `stamp`: the time, never below the one before, and when it was asked.
-
-        An answer that is no time, or an earlier one, is logged once, and the previous time stays.
-        """
-        if previous is not None and stamp < previous["asked"] + self._refresh:
-            kept: dict[str, int | None] = previous
-            return kept
-        last = None if previous is None else previous["time"]
-        answer = self._report.value()
-        fault, time = None, last
-        if answer is not None:
-            found = microseconds(answer, self._unit)
-            if isinstance(found, str):
-                fault = f"returned no time: {found}"
-            elif last is not None and found < last:
-                fault = f"went back from {instant(last).isoformat()} to {instant(found).isoformat()}"
-            else:
-                time = found
-        if fault is not None and not self._warned:
-            stays = "nothing passes" if last is None else f"the consumed time stays {instant(last).isoformat()}"
-            log.warning("%s: its report %s; %s until it returns a later time", component, fault, stays)
-        self._warned = fault is not None
-        return {"time": time, "asked": stamp}
-
-
 def _later(one: int | None, other: int | None) -> int | None:
     return max((time for time in (one, other) if time is not None), default=None)
 
@@ -277,3 +254,90 @@ def _oldest(before: int | None, first: int | None, released: int | None) -> int 
     known = [one for one in (before, first) if one is not None]
     low = min(known, default=None)
     return released if low is None else low if released is None else max(low, released)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Fate of rows in a transaction: passed on, or held.
+
+    Attributes:
+        held: number of its rows that are held now.
+        oldest: the time of the oldest of these; None if there is none.
+        passed: number of rows of earlier transactions that have passed.
+    """
+
+    held: int
+    oldest: int | None
+    passed: int
+
+
+class HeldRows:
+    """The rows that a task holds, in one transaction."""
+
+    def __init__(self, side: SidePlan, context: TaskContext, collector: Collector) -> None:
+        self._side = side
+        self._form = side.form
+        self._collector = collector
+        self._task = context.task
+        self._txid = context.attempt.txid if context.attempt is not None else 0
+        self._stored = context.collection(f"{side.windows.id}-left")
+
+    def count(self) -> int:
+        """Return the number of rows held."""
+        return int(self._scanned(None).num_rows)
+
+    def pass_on(self, chunks: Sequence[Chunk], released: int | None, *, some_held: bool) -> Passage:
+        """Emit the rows before the time `released`, by time and arrival, and hold the others.
+
+        Args:
+            chunks: the rows of this transaction.
+            released: the time before which rows pass; None: none does.
+            some_held: whether rows of earlier transactions may be held.
+        """
+        passing, oldest, held, first = list[tuple[list[Column], Times, Times]](), None, 0, 0
+        for chunk in chunks:
+            assert chunk.times is not None
+            due = np.full(len(chunk), released == END) if released in (None, END) else chunk.times < released
+            # Positions of different tasks differ, so that an arrival is that of one row, whatever the task.
+            positions = np.arange(first, first + len(chunk)) * self._side.windows.parallelism + self._task
+            if due.any():
+                arrivals = arrivals_of(self._txid, positions[due])
+                passing.append((columns_of(taken(chunk, due)), chunk.times[due], arrivals))
+            if not due.all():
+                self._hold(chunk, ~due, positions)
+                held += int((~due).sum())
+                lowest = int(chunk.times[~due].min())
+                oldest = lowest if oldest is None else min(oldest, lowest)
+            first += len(chunk)
+        passed = 0
+        if released is not None:
+            stored = self._scanned(released) if some_held else None
+            if stored is not None and stored.num_rows:
+                passed = stored.num_rows
+                values = [self._form.values(stored, field) for field in self._form.fields]
+                passing.append((values, integers(stored.column(TIME)), integers(stored.column(ARRIVAL))))
+            self._stored.evict_before(released)
+        if passing:
+            parts, times, arrivals = zip(*passing, strict=True)
+            order = np.lexsort((np.concatenate(arrivals), np.concatenate(times)))
+            columns = [united(of_field, order) for of_field in zip(*parts, strict=True)]
+            emit(self._collector, self._form.fields, columns)
+        return Passage(held, oldest, passed)
+
+    def _scanned(self, before: int | None) -> pa.Table:
+        """Return the stored rows of this task before a time; None: all."""
+        return self._stored.scan_table(self._own(), None, None if before in (None, END) else before - 1)
+
+    def _own(self) -> pa.Table | None:
+        """Return the collections of this task; None for all."""
+        tasks = self._side.windows.parallelism
+        if tasks == 1 or self._side.by_fields:
+            return own_groups(GROUP, self._task, tasks)
+        return pa.table({GROUP: pa.array([self._task], pa.int64())})
+
+    def _hold(self, chunk: Chunk, chosen: Any, positions: Times) -> None:
+        rows = self._form.rows_of(chunk, self._txid, positions).filter(pa.array(chosen))
+        if not self._side.by_fields:
+            task = pa.array(np.full(rows.num_rows, self._task, np.int64))
+            rows = rows.set_column(rows.column_names.index(GROUP), GROUP, task)
+        self._stored.append_batch(rows)

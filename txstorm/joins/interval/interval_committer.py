@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,24 +12,25 @@ import pyarrow as pa
 from txstorm.api.assembly import AssembledCommitter, Results
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
-from txstorm.api.context import HeldBack, TaskContext, WindowProgress
+from txstorm.api.context import HeldBack, TaskContext
 from txstorm.api.names import DEFAULT_STREAM, map_side_id
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.tuples import Tuple
 from txstorm.display import duration_text
-from txstorm.joins.interval.interval_output import JoinOutput
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, UNMATCHED, IntervalPlan, SidePlan
+from txstorm.joins.columns import emit, picked
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, UNMATCHED, IntervalPlan
 from txstorm.joins.interval.interval_rows import JoinRows
 from txstorm.joins.interval.join_records import COMPONENT, SHOWN, JoinRecord, unit_of_task
-from txstorm.joins.rules.blocks import Numbers, Rows
-from txstorm.joins.rules.matching import LOWEST
+from txstorm.joins.rules.blocks import ARRIVAL, Block, Mask, Numbers, Rows
+from txstorm.joins.rules.matching import LOWEST, Pairs, RightWindow
 from txstorm.joins.rules.positions import Arrivals
-from txstorm.joins.selection import FULL, RIGHT_OUTER
-from txstorm.joins.side_rows import taken
+from txstorm.joins.selection import ANTI, FULL, LEFT_OUTER, RIGHT_OUTER, SEMI
+from txstorm.joins.side_rows import TIME, taken
+from txstorm.row_order import order_of
 from txstorm.windows.aggregates.groups import integers
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.newest import REPORTED, NewestTimes, Reports
-from txstorm.windows.rules.event_time import END, MICROSECOND, Progress, instant
+from txstorm.windows.rules.event_time import END, MICROSECOND, Progress
 
 ALL_TIMES = -1
 """What a map-side stage names in place of an input when it reports all times of left rows."""
@@ -36,34 +38,7 @@ FRONTIER = "frontier"
 """Stream of the time that the left times of all later results exceed."""
 
 
-class SideTimes(NewestTimes):
-    """Map-side stage of one side: passes tuples on, and reports newest times.
-
-    It refuses unannounced partitions, and values that do not fit the side's columns.
-
-    Args:
-        plan: the plan of the side.
-    """
-
-    def __init__(self, plan: SidePlan) -> None:
-        one = plan.windows.inputs[0]
-        super().__init__(plan.windows, one.component, one.stream)
-        self._id, self._rows_form, self._side = plan.windows.id, plan.form, plan.form.side
-
-    def _add(self, chunk: Chunk) -> None:
-        """Note the newest times; raise an error for a tuple that the side cannot take."""
-        self._rows_form.check(chunk)
-        announced = self._side.partitions
-        strange = sorted(set(chunk.newest) - set(announced)) if announced is not None else []
-        if strange:
-            raise ValueError(
-                f"{self._id}: field {self._side.partition!r} of a tuple of {self._side.component!r} is {strange[0]!r}, "
-                f"expected one of partitions={list(announced or ())}; add it to the list, or leave the list out"
-            )
-        super()._add(chunk)
-
-
-class RowTimes(SideTimes):
+class RowTimes(NewestTimes):
     """Map-side stage of one side of an interval join, which may also report all times.
 
     The oldest pending row of all tasks decides which right rows expire, so each task gets the times of all left rows.
@@ -74,7 +49,8 @@ class RowTimes(SideTimes):
     """
 
     def __init__(self, plan: IntervalPlan, side: int) -> None:
-        super().__init__(plan.sides[side])
+        one = plan.sides[side]
+        super().__init__(one.windows, *one.side.reads, (one.check,))
         self._reports_all = side == LEFT and plan.parallelism > 1
 
     def prepare(self, context: TaskContext, collector: Collector, attempt: TransactionAttempt) -> None:
@@ -100,6 +76,88 @@ class RowTimes(SideTimes):
             self._all_times.append(chunk.times)
 
 
+class JoinOutput:
+    """Emits what a task of an interval join has found in a transaction.
+
+    Args:
+        plan: the plan of the join.
+        collector: the output.
+        context: the task; what nothing reads is not emitted, but for the default stream.
+
+    Attributes:
+        results: number of tuples emitted to the default stream.
+        shows_expired: whether right rows that have never matched are emitted to any stream.
+    """
+
+    def __init__(self, plan: IntervalPlan, collector: Collector, context: TaskContext) -> None:
+        self._plan = plan
+        self._collector = collector
+        self._read = [context.is_read(stream) for stream in UNMATCHED]
+        self.shows_expired = plan.shows_expired(context)
+        self.results = 0
+
+    def released(self, left: Rows, window: RightWindow, pairs: Pairs) -> int:
+        """Emit the results of released left rows, sorted by time and arrival; return the number of unmatched ones."""
+        how, counts = self._plan.how, np.bincount(pairs.left, minlength=len(left))
+        alone = np.flatnonzero(counts == 0)
+        if how in (SEMI, ANTI):
+            chosen = np.flatnonzero(counts) if how == SEMI else alone
+            self._emit({LEFT: self._left(left, chosen)}, len(chosen))
+        else:
+            rows, there = pairs.left, None
+            if how in (LEFT_OUTER, FULL) and len(alone):
+                rows = np.repeat(np.arange(len(left)), np.maximum(counts, 1))
+                there = counts[rows] > 0
+            self._emit({LEFT: self._left(left, rows), RIGHT: self._right(window, pairs, there)}, len(rows))
+        if self._read[LEFT]:
+            self._unmatched(LEFT, left.stored.take(pa.array(alone)))
+        return len(alone)
+
+    def expired(self, parts: Sequence[tuple[Block, Numbers]]) -> int:
+        """Emit expired right rows that have never matched, by time and arrival; return their number."""
+        count = sum(len(at) for _, at in parts)
+        if not count or not self.shows_expired:
+            return count
+        rows = pa.concat_tables([block.stored.take(pa.array(block.at[at])) for block, at in parts]).combine_chunks()
+        rows = rows.take(pa.array(order_of(*(integers(rows.column(name)) for name in (TIME, ARRIVAL)))))
+        if self._plan.how in (RIGHT_OUTER, FULL):
+            form = self._plan.sides[RIGHT].form
+            self._emit({RIGHT: {field: form.values(rows, field) for field in self._plan.fields_of(RIGHT)}}, len(rows))
+        if self._read[RIGHT]:
+            self._unmatched(RIGHT, rows)
+        return count
+
+    def _left(self, left: Rows, chosen: Numbers) -> dict[str, Any]:
+        form, fields = self._plan.sides[LEFT].form, self._plan.fields_of(LEFT)
+        return {field: picked(form.values(left.stored, field), chosen) for field in fields}
+
+    def _right(self, window: RightWindow, pairs: Pairs, there: Mask | None) -> dict[str, Any]:
+        """Return the fields of the right rows of pairs; `there`: which results are pairs, None: all."""
+        form, fields = self._plan.sides[RIGHT].form, self._plan.fields_of(RIGHT)
+        columns = form.columns_for(fields)
+        if len(pairs):
+            rows = window.stored(pairs, columns, there)
+        else:
+            kinds = [form.schema.field(name).type for name in columns]
+            rows = pa.table([pa.nulls(0 if there is None else len(there), kind) for kind in kinds], columns)
+        return {field: form.values(rows, field) for field in fields}
+
+    def _emit(self, sides: Mapping[int, Mapping[str, Any]], size: int) -> None:
+        """Emit results to the default stream; a missing side is None throughout."""
+        if not size:
+            return
+        self.results += size
+        of_side = {SIDES[side]: fields for side, fields in sides.items()}
+        columns = [of_side[one.side][one.field] if one.side in of_side else pa.nulls(size) for one in self._plan.output]
+        emit(self._collector, [one.name for one in self._plan.output], columns)
+
+    def _unmatched(self, side: int, rows: pa.Table) -> None:
+        if rows.num_rows:
+            form = self._plan.sides[side].form
+            columns = [form.values(rows, field) for field in form.fields]
+            emit(self._collector, form.fields, columns, UNMATCHED[side])
+
+
 class IntervalJoinCommitter(AssembledCommitter):
     """Committer that takes the place of an `IntervalJoin`.
 
@@ -119,7 +177,7 @@ class IntervalJoinCommitter(AssembledCommitter):
         time, read = plan.sides[LEFT].form.side.time, plan.sides[LEFT].windows.inputs[0]
         results = Results(time, FRONTIER, (), final=True, retractions=None, columns={}, ends_of=read.ends_of)
         self.published = {UNMATCHED[LEFT]: results}
-        name = next((one.name for one in plan.output if (one.side, one.field) == (LEFT, time)), None)
+        name = next((one.name for one in plan.output if (one.side, one.field) == (SIDES[LEFT], time)), None)
         if name is not None:
             frontier = None if plan.how in (RIGHT_OUTER, FULL) else FRONTIER
             self.published[DEFAULT_STREAM] = replace(results, time=name, frontier=frontier)
@@ -144,7 +202,7 @@ class IntervalJoinCommitter(AssembledCommitter):
 
     def map_side(self, source: str, stream: str, fields: tuple[str, ...]) -> BatchBolt | None:
         """Return the stage that checks times and partitions, and reports newest times to all tasks."""
-        return RowTimes(self.plan, [_reads(one) for one in self.plan.sides].index((source, stream)))
+        return RowTimes(self.plan, [one.side.reads for one in self.plan.sides].index((source, stream)))
 
     def warm_up(self, context: TaskContext) -> None:
         """Load the window and the pending rows of a task, unless the number of tasks has changed."""
@@ -157,7 +215,7 @@ class IntervalJoinCommitter(AssembledCommitter):
         """Set up for one batch."""
         self._context, self._collector, self._attempt = context, collector, attempt
         self._intakes = [Intake(one.windows, attempt) for one in self.plan.sides]
-        self._stages = {map_side_id(self.plan.id, *_reads(one)): side for side, one in enumerate(self.plan.sides)}
+        self._stages = {map_side_id(self.plan.id, *one.side.reads): side for side, one in enumerate(self.plan.sides)}
         self._chunks: dict[int, list[tuple[Chunk, Numbers, Numbers]]] = {LEFT: [], RIGHT: []}
         self._count = 0
         self._reports = Reports(), Reports()
@@ -202,7 +260,10 @@ class IntervalJoinCommitter(AssembledCommitter):
         records = context.state(self.progress.name)
         component = JoinRecord.read(records.get(COMPONENT))
         rows = JoinRows(plan, context, records, component)
-        arrivals = [self._arrivals(LEFT), self._arrivals(RIGHT)]
+        arrivals = [
+            side.arrivals(context, reports.newest, self._frontiers)
+            for side, reports in zip(plan.sides, self._reports, strict=True)
+        ]
         left_progress, right_progress = (
             side.rule.after(before, arrived, context.stamp)
             for side, before, arrived in zip(plan.sides, (component.left, component.right), arrivals, strict=True)
@@ -243,7 +304,8 @@ class IntervalJoinCommitter(AssembledCommitter):
         left, _ = self._rows(LEFT)
         late = int((left.times - bounds.before < before.bound).sum()) if before.bound > LOWEST else 0
         passed = before.right.watermark
-        stragglers = 0 if passed is None else self._earlier(RIGHT, passed)
+        of_right = (times for _, times, _ in self._chunks[RIGHT])
+        stragglers = 0 if passed is None else sum(int(np.count_nonzero(times < passed)) for times in of_right)
         freed = rows.released(after.released, left)
         arrived = np.concatenate(self._left_times) if self._left_times else left.times
         oldest, newest = rows.oldest(after.released, arrived)
@@ -285,25 +347,11 @@ class IntervalJoinCommitter(AssembledCommitter):
                     parts.append(form.rows_of(taken(chunk, which), txid, positions[which], names))
         return form.rows(_united(there, form.schema)), _united(earlier, pa.schema(map(form.schema.field, SHOWN)))
 
-    def _earlier(self, side: int, time: int) -> int:
-        """Return the number of rows of a side that have come with times before `time`."""
-        return sum(int(np.count_nonzero(times < time)) for _, times, _ in self._chunks[side])
-
-    def _arrivals(self, side: int) -> Arrivals:
-        plan = self.plan.sides[side]
-        return Arrivals(
-            self._reports[side].newest, plan.facts(self._context, self._frontiers), plan.caught_up(self._context)
-        )
-
     def _report(self, after: JoinRecord, arrivals: list[Arrivals], late: int) -> None:
-        context, position = self._context, after.right.watermark
-        if context.report is None:
-            return
-        reached = None if position is None else instant(position)
-        delay = None if reached is None or position == END else context.now - reached
-        held = self._held_back(after, arrivals) if context.task == 0 else None
-        ahead = sum(one.number_ahead(context) for one in self._reports)
-        context.report(WindowProgress(reached, delay, self._results, late, held, "join", 0, ahead))
+        context, windows = self._context, self.plan.sides[RIGHT].windows
+        more: dict[str, Any] = {"ahead": sum(one.number_ahead(context) for one in self._reports)}
+        more["held_back_by"] = self._held_back(after, arrivals) if context.task == 0 else None
+        windows.report(context, after.right.watermark, self._results, late, kind="join", **more)
 
     def _held_back(self, after: JoinRecord, arrivals: list[Arrivals]) -> HeldBack | None:
         """Return the partition of the right side with the oldest newest time."""
@@ -323,11 +371,6 @@ class IntervalJoinCommitter(AssembledCommitter):
             due = one.rule.wake(progress[side], arrivals[side], context.stamp, waits_for if side == RIGHT else None)
             if due is not None:
                 context.wake_at(due)
-
-
-def _reads(side: SidePlan) -> tuple[str, str]:
-    one = side.windows.inputs[0]
-    return one.component, one.stream
 
 
 def _united(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:

@@ -8,18 +8,15 @@ from datetime import timedelta
 import pyarrow as pa
 
 from txstorm.api.assembly import AssembledBolt, Assembly, Site, SiteInput
-from txstorm.api.names import near
 from txstorm.api.state import arrow_type
 from txstorm.errors import InputError
 from txstorm.joins.interval.interval_committer import IntervalJoinCommitter
-from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan, OutputField, SidePlan
-from txstorm.joins.rules.positions import Bounds, PositionRule
-from txstorm.joins.selection import ANTI, SEMI, join_type, selection, side_name
+from txstorm.joins.interval.interval_plan import LEFT, RIGHT, SIDES, IntervalPlan
+from txstorm.joins.rules.positions import Bounds
+from txstorm.joins.selection import ANTI, SEMI, Selected, join_type, selection, side_name
 from txstorm.joins.side import Side, declared_key, key_faults
-from txstorm.joins.side_rows import SideForm
-from txstorm.windows.plan import InputPlan, TimeSource, WindowPlan
-from txstorm.windows.rules.event_time import WatermarkRule
-from txstorm.windows.rules.forms import Count, Duration, signed_duration, sliding
+from txstorm.joins.side_plan import SidePlan, input_of, missing_fields, partition_faults
+from txstorm.windows.rules.forms import Duration, signed_duration
 
 
 class IntervalJoin(AssembledBolt):
@@ -95,7 +92,7 @@ class IntervalJoin(AssembledBolt):
     def assemble(self, site: Site) -> Assembly:
         """Return the committer that joins."""
         sides = (self.left, self.right)
-        found = [_input(site, side) for side in sides]
+        found = [input_of(side, site) for side in sides]
         faults = list(_input_faults(self, site, found))
         output, wrong = _output(self, found)
         faults += wrong
@@ -108,16 +105,10 @@ class IntervalJoin(AssembledBolt):
             )
         elif None in kinds:
             faults += key_faults(*map(declared_key, sides))
-        plans = [_side_plan(site, side, one, kind) for side, one in zip(sides, found, strict=True)]
+        left, right = (SidePlan.of(side, site, kind=kind) for side in sides)
         to_first = any(one is not None and one.grouping == "global" for one in found)
-        plan = IntervalPlan(
-            site.id, site.parallelism, (plans[LEFT], plans[RIGHT]), self.bounds, self.how, tuple(output), to_first
-        )
+        plan = IntervalPlan(site.id, site.parallelism, (left, right), self.bounds, self.how, tuple(output), to_first)
         return Assembly(IntervalJoinCommitter(plan), tuple(faults), ())
-
-
-def _input(site: Site, side: Side) -> SiteInput | None:
-    return next((one for one in site.inputs if (one.component, one.stream) == (side.component, side.stream)), None)
 
 
 def _key_kind(side: Side) -> pa.DataType | None:
@@ -127,23 +118,10 @@ def _key_kind(side: Side) -> pa.DataType | None:
     return arrow_type(side.columns[side.key[0]])
 
 
-def _side_plan(site: Site, side: Side, found: SiteInput | None, kind: pa.DataType | None) -> SidePlan:
-    needed = (*side.key, side.time, *(one for one in (side.id, side.partition) if one is not None))
-    if found is None or found.fields is None:
-        found = SiteInput(side.component, side.stream, tuple(dict.fromkeys(needed)), frozenset(), "fields", side.key)
-    grouped = found.grouped_by if found.grouping == "fields" and set(found.grouped_by) <= set(side.key) else side.key
-    time = TimeSource(side.time, side.unit, None, side.partition)
-    rule = WatermarkRule(1, side.lag, side.idle)
-    one = InputPlan.of(found, time)
-    windows = WindowPlan(site.id, site.parallelism, sliding(Count(1)), rule, time, (one,), clock=side.clock)
-    form = SideForm(side, one.fields, tuple(grouped), kind, one.shift)
-    return SidePlan(form, windows, PositionRule(rule, side.grace))
-
-
 def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | None]) -> Iterator[str]:
     """Yield the faults of the sides and their inputs."""
     sides = (join.left, join.right)
-    if (join.left.component, join.left.stream) == (join.right.component, join.right.stream):
+    if join.left.reads == join.right.reads:
         yield (
             f"its sides are the same stream {join.left.stream!r} of {join.left.component!r}; to join a stream with "
             "itself, let a bolt emit it again, and read that as one of the sides"
@@ -157,36 +135,23 @@ def _input_faults(join: IntervalJoin, site: Site, found: Sequence[SiteInput | No
             yield f"{where}, is not one of its inputs ({', '.join(known) or 'none'}); add a grouping for it"
             continue
         if one.fields is not None:
-            yield from _field_faults(where, side, one.fields)
+            for what, missing in missing_fields(side, one.fields):
+                yield f"{where}: {what}: there is no field {missing}"
         yield from one.time_faults(side.time)
-        if side.partitions == () or (side.partitions and side.partition is None):
-            yield (
-                f"{where}: partitions={list(side.partitions)} with the partition field {side.partition!r}: such a side "
-                "never reports a position; name the field, and at least one partition, or leave partitions out"
-            )
+        yield from partition_faults(where, side)
         if one.results is not None and one.results.frontier is None and one.results.time == side.time:
             yield (
                 f"{where}, can never report a position: its component is a right or full join, whose unmatched right "
                 "rows have no left time, and may come at any time; use a left or inner join there"
             )
-    known_inputs = {(side.component, side.stream) for side in sides}
     for one in site.inputs:
-        if (one.component, one.stream) not in known_inputs:
-            yield f"its input, stream {one.stream!r} of {one.component!r}, is none of its sides; remove the grouping"
+        if (one.component, one.stream) not in [side.reads for side in sides]:
+            yield f"its input, {one.where}, is none of its sides; remove the grouping"
     given = [one for one in found if one is not None]
     if len(given) == len(sides) and all(
         set(side.key) <= set(one.fields or side.key) for side, one in zip(sides, given, strict=True)
     ):
         yield from _grouping_faults(site, sides, given)
-
-
-def _field_faults(where: str, side: Side, fields: Sequence[str]) -> Iterator[str]:
-    needed = {"time": (side.time,), "key": side.key, "id": (side.id,), "partition": (side.partition,)}
-    for what, names in {**needed, "columns": tuple(side.columns or ())}.items():
-        for name in names:
-            if name is not None and name not in fields:
-                hint = near(name, list(fields))
-                yield f"{where}: {what}: there is no field {name!r}{hint}; it has {', '.join(fields)}"
 
 
 def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInput]) -> Iterator[str]:
@@ -197,10 +162,9 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
         return
     places = []
     for side, one in zip(sides, found, strict=True):
-        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
         if one.grouping != "fields" or not set(one.grouped_by) <= set(side.key):
             yield (
-                f"its input {one.component!r} is grouped by {how}, so rows of one key may reach two tasks; use "
+                f"its input {one.component!r} is grouped by {one.how}, so rows of one key may reach two tasks; use "
                 f"{one.grouping_by(side.key)}"
             )
         else:
@@ -210,7 +174,7 @@ def _grouping_faults(site: Site, sides: Sequence[Side], found: Sequence[SiteInpu
         yield f"its sides are grouped by {ways}, which are not the same fields of their keys; group both by all"
 
 
-def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[OutputField], list[str]]:
+def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list[Selected], list[str]]:
     """Return the fields of the default stream, and what is wrong with `select`."""
     left, right = ((one.fields if one is not None else None) or () for one in found)
     offered = SIDES[:1] if join.how in (SEMI, ANTI) else SIDES
@@ -221,4 +185,4 @@ def _output(join: IntervalJoin, found: Sequence[SiteInput | None]) -> tuple[list
             f"the keys of its sides have {len(join.left.key)} and {len(join.right.key)} fields: "
             f"{list(join.left.key)}, {list(join.right.key)}; use as many on both sides"
         )
-    return [OutputField(one.name, SIDES.index(one.side), one.field) for one in chosen], faults
+    return chosen, faults

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from txstorm.api.context import SourceFacts, TaskContext
+from txstorm.api.context import TaskContext
 from txstorm.api.state import CollectionState, KeyedState
 from txstorm.joins.rules.blocks import ARRIVAL, KEY
-from txstorm.joins.rules.positions import Bounds, PositionRule
-from txstorm.joins.selection import FULL, RIGHT_OUTER
-from txstorm.joins.side_rows import GROUP, TIME, SideForm
-from txstorm.keys import KEY_GROUPS, tasks_of
-from txstorm.windows.plan import WindowPlan
-from txstorm.windows.rules.event_time import Facts
+from txstorm.joins.rules.positions import Bounds
+from txstorm.joins.selection import FULL, RIGHT_OUTER, Selected
+from txstorm.joins.side_plan import SidePlan
+from txstorm.joins.side_rows import TIME
 
 LEFT, RIGHT = 0, 1
 SIDES = ("left", "right")
@@ -25,56 +22,6 @@ TASK, ARRIVALS = "task", "arrivals"
 """Columns of the state of matched rows: who has matched them, and the arrivals of several rows."""
 UNMATCHED = ("unmatched_left", "unmatched_right")
 """Streams of the left and right rows that have not matched, for good."""
-
-
-@dataclass(frozen=True)
-class OutputField:
-    """One field of the default stream: its name, and the field of a side (`LEFT` or `RIGHT`) that it has."""
-
-    name: str
-    side: int
-    field: str
-
-
-@dataclass(frozen=True)
-class SidePlan:
-    """Plan of one side.
-
-    Attributes:
-        form: the form of its stored rows.
-        windows: its input and time, as those of a windowed component with this input only.
-        rule: how its position follows its partitions.
-    """
-
-    form: SideForm
-    windows: WindowPlan
-    rule: PositionRule
-
-    def facts(self, context: TaskContext, frontiers: dict[tuple[str, str], int]) -> Facts:
-        """Return the facts about the side in a transaction; `frontiers`: (component, stream) → what it has sent."""
-        facts, announced = self.windows.facts(context, frontiers), self.form.side.partitions
-        if announced is None:
-            return facts
-        return Facts({0: frozenset(announced)}, facts.ended, facts.frontiers, facts.end_of_input)
-
-    def caught_up(self, context: TaskContext) -> bool:
-        """Return whether all sources of the side have been read to their ends."""
-        sources = [context.sources.get(name, SourceFacts()) for name in sorted(self.windows.inputs[0].sources)]
-        return bool(sources) and all(one.caught_up for one in sources)
-
-    def described(self) -> dict[str, str]:
-        """Return what must be the same at every start, in words."""
-        side = self.form.side
-        columns = ", ".join(f"{one.name} {one.type}" for one in self.form.schema)
-        return {
-            "key": ", ".join(side.key),
-            "time": f"field {side.time!r} in {side.unit}",
-            "id": repr(side.id) if side.id is not None else "none (txid and position)",
-            "partition field": repr(side.partition) if side.partition is not None else "none",
-            "grouped by": ", ".join(self.form.grouped_by),
-            "columns": columns,
-            "kept as text": ", ".join(self.form.texts) or "nothing",
-        }
 
 
 @dataclass(frozen=True)
@@ -96,7 +43,7 @@ class IntervalPlan:
     sides: tuple[SidePlan, SidePlan]
     bounds: Bounds
     how: str
-    output: tuple[OutputField, ...]
+    output: tuple[Selected, ...]
     to_first: bool = False
 
     @cached_property
@@ -136,14 +83,6 @@ class IntervalPlan:
         sides = {name: _about_side(plan) for name, plan in zip(SIDES, self.sides, strict=True)}
         return {**sides, "how": self.how, **vars(self.bounds), "to_first": self.to_first}
 
-    def own_groups(self, task: int) -> pa.Table | None:
-        """Return the key groups whose rows a task gets; None for all."""
-        if self.parallelism == 1 or (self.to_first and task == 0):
-            return None
-        every = np.arange(KEY_GROUPS)
-        mine = every[:0] if self.to_first else every[tasks_of(every, self.parallelism) == task]
-        return pa.table({GROUP: mine})
-
     def shows_expired(self, context: TaskContext) -> bool:
         """Return whether right rows that have never matched are emitted to any stream."""
         return self.how in (RIGHT_OUTER, FULL) or context.is_read(UNMATCHED[RIGHT])
@@ -157,7 +96,7 @@ class IntervalPlan:
 
     def fields_of(self, side: int) -> list[str]:
         """Return the fields of a side that the default stream has."""
-        return list(dict.fromkeys(one.field for one in self.output if one.side == side))
+        return list(dict.fromkeys(one.field for one in self.output if one.side == SIDES[side]))
 
 
 def _about_side(plan: SidePlan) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from txstorm.api.context import TaskContext
 from txstorm.api.state import StateHandle
 from txstorm.joins.interval.interval_plan import ARRIVALS, LEFT, RIGHT, SIDES, TASK, IntervalPlan
 from txstorm.joins.interval.join_records import JoinRecord, TaskRecord, packed, unit_of_task
-from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, Rows
+from txstorm.joins.rules.blocks import ARRIVAL, LARGEST, Block, Mask, Numbers, Pending, Rows, united
 from txstorm.joins.rules.matching import LOWEST, RightWindow
-from txstorm.joins.rules.pending import Pending, united
 from txstorm.joins.side_rows import GROUP, POSITION_BITS, TIME
 from txstorm.keys import KEY_GROUPS
 from txstorm.row_order import order_of
-from txstorm.windows.aggregates.groups import integers
+from txstorm.windows.aggregates.groups import integers, own_groups
 
 _HELD = 1 << 21
 """Number of pending rows up to which they are held in memory; more are read from the state when they are released."""
@@ -50,7 +49,7 @@ class JoinRows:
         self._plan = plan
         self._context = context
         self._component = component
-        self._own = plan.own_groups(context.task)
+        self._own = own_groups(GROUP, context.task, plan.parallelism, to_first=plan.to_first)
         self._left, self._right, self._matched, self._passing = (context.collection(one.name) for one in plan.states)
         tasks = component.tasks or plan.parallelism
         units = [unit_of_task(task) for task in range(tasks)]
@@ -185,7 +184,9 @@ class JoinRows:
         self.record = replace(self.record, buffered=len(window))
         self._right.remember(window)
         if len(window) >= LARGEST and not self._txid % _TRIMMED_EVERY:
-            _trim()
+            # Merged blocks leave the heap in fragments, which it would keep.
+            pa.default_memory_pool().release_unused()
+            return_free_memory()
 
     def _loaded(self) -> RightWindow:
         """Read the right rows of the window from the state, in parts, each of which becomes a block."""
@@ -227,12 +228,6 @@ class JoinRows:
             record = replace(record, **{name: sum(getattr(one, name) for one in self._others) for name in names})
             records.remove_many([unit_of_task(task) for task in range(self._plan.parallelism, tasks)])
         return record
-
-
-def _trim() -> None:
-    """Return free memory to the system: merged blocks leave the heap in fragments, which it would keep."""
-    pa.default_memory_pool().release_unused()
-    return_free_memory()
 
 
 def _among(matched: Numbers) -> Callable[[Numbers], Mask]:

@@ -19,20 +19,12 @@ from txstorm.api.tuples import Tuple
 from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import StateError
 from txstorm.joins.lookup.lookup_table import Content, LookupTable, check_id, kind_of, lookup_table
+from txstorm.joins.selection import LEFT, Selected
 from txstorm.row_order import Numbers
 from txstorm.windows.aggregates.groups import taken, whole
 
-LEFT, TABLE = "left", "table"
-"""Sides of a look-up join: the stream, and the table."""
-
-
-@dataclass(frozen=True)
-class Taken:
-    """One field of the results: its name, whether it is of the left stream or the table, and its name there."""
-
-    name: str
-    side: str
-    field: str
+TABLE = "table"
+"""The other side of a look-up join than the left stream."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class LookupPlan:
     on: Mapping[str, str]
     kinds: tuple[str | None, ...]
     how: str
-    wanted: tuple[Taken, ...]
+    wanted: tuple[Selected, ...]
     refresh: int
     left_fields: tuple[str, ...]
     first: Mapping[str, Any]

@@ -16,9 +16,9 @@ from txstorm.api.assembly import AssembledBolt, Assembly, Site
 from txstorm.api.names import DEFAULT_STREAM, near
 from txstorm.clients.external_table import ExternalTable
 from txstorm.errors import InputError, StateError
-from txstorm.joins.lookup.lookup_bolt import LEFT, TABLE, Lookup, LookupPlan, Taken
+from txstorm.joins.lookup.lookup_bolt import TABLE, Lookup, LookupPlan
 from txstorm.joins.lookup.lookup_table import kind_of
-from txstorm.joins.selection import LEFT_ROWS, join_type
+from txstorm.joins.selection import LEFT, LEFT_ROWS, Selected, join_type
 from txstorm.joins.side import Side, key_faults
 from txstorm.typed import python_type
 from txstorm.windows.rules.forms import Duration, duration
@@ -126,14 +126,13 @@ class LookupJoin(AssembledBolt):
         component, stream = self.left
         found: tuple[str, ...] | None = None
         for one in site.inputs:
-            where = f"stream {one.stream!r} of {one.component!r}"
             if (one.component, one.stream) != self.left:
-                faults.append(f"LookupJoin: its input, {where}, is not the one that it joins; leave it out")
+                faults.append(f"LookupJoin: its input, {one.where}, is not the one that it joins; leave it out")
                 continue
             found = one.fields or ()
             if one.grouping == "all" and site.parallelism > 1:
                 faults.append(
-                    f"LookupJoin: {where} goes to all tasks, so each would emit the results; use "
+                    f"LookupJoin: {one.where} goes to all tasks, so each would emit the results; use "
                     "local_or_shuffle_grouping"
                 )
         if found is None:
@@ -159,12 +158,12 @@ class LookupJoin(AssembledBolt):
 
     # -- selected fields -----------------------------------------------------------------------------------------------
 
-    def _wanted(self, fields: Sequence[str], columns: Sequence[str], faults: list[str]) -> list[Taken]:
+    def _wanted(self, fields: Sequence[str], columns: Sequence[str], faults: list[str]) -> list[Selected]:
         only_left = self.how in ("semi", "anti")
         if self.select is None:
             same = {column for field, column in self.on.items() if field == column}
-            found = [Taken(name, LEFT, name) for name in fields]
-            found += [Taken(name, TABLE, name) for name in columns if name not in same and not only_left]
+            found = [Selected(name, LEFT, name) for name in fields]
+            found += [Selected(name, TABLE, name) for name in columns if name not in same and not only_left]
         else:
             found = [one for text in self.select if (one := self._one(text, fields, columns, faults)) is not None]
         for one in found:
@@ -181,13 +180,13 @@ class LookupJoin(AssembledBolt):
                 faults.append(f"LookupJoin: select: field {name!r} is selected {number} times; select it once")
         return list({one.name: one for one in made}.values())
 
-    def _one(self, text: str, fields: Sequence[str], columns: Sequence[str], faults: list[str]) -> Taken | None:
+    def _one(self, text: str, fields: Sequence[str], columns: Sequence[str], faults: list[str]) -> Selected | None:
         head, colon, tail = text.partition(":")
         side, name = (head.strip(), tail.strip()) if colon else (None, text)
         if side in (None, LEFT, *self.left) and name in fields:
-            return Taken(name, LEFT, name)
+            return Selected(name, LEFT, name)
         if side in (None, *_TABLE_NAMES) and name in columns:
-            return Taken(name, TABLE, name)
+            return Selected(name, TABLE, name)
         if side not in (None, LEFT, *self.left, *_TABLE_NAMES):
             faults.append(f"LookupJoin: select: {text!r}: expected left:field or table:column")
         else:
@@ -202,7 +201,7 @@ def _of_values(kind: Any) -> Any:
     return None if isinstance(kind, pa.DataType) and python_type(kind) is type(None) else kind
 
 
-def _type_faults(wanted: Sequence[Taken], schema: pa.Schema) -> Iterator[str]:
+def _type_faults(wanted: Sequence[Selected], schema: pa.Schema) -> Iterator[str]:
     for one in wanted:
         if one.side == TABLE:
             kind = schema.field(one.field).type

@@ -222,7 +222,7 @@ class StatefulWindowedBoltExecutor:
     def _reached(self) -> int | None:
         if not self._timed:
             return self._number
-        reached = min(self._newest.values()) - self._bolt.options.lag
+        reached = min(self._newest.values()) - self._bolt.options.rule.lag
         return reached if self._watermark is None else max(self._watermark, reached)
 
     def _between(self, low: Place, high: Place) -> list[tuple[Place, Tuple]]:

@@ -9,15 +9,14 @@ from typing import Any, Self
 import pyarrow as pa
 
 from txstorm.api.assembly import Assembly, Site
-from txstorm.api.names import DEFAULT_STREAM, name_fault, near
+from txstorm.api.names import DEFAULT_STREAM, name_fault
 from txstorm.errors import InputError
 from txstorm.typed import declaration, fits
 from txstorm.windows.aggregates.aggregate_committer import RETRACTIONS, AggregateCommitter
 from txstorm.windows.aggregates.cells import Cells, aggregate_of, key_fields
 from txstorm.windows.aggregates.partials import AggregatePlan
 from txstorm.windows.bolt import WindowedBolt, timestamp_faults
-from txstorm.windows.plan import InputPlan, WindowPlan
-from txstorm.windows.rules.event_time import WatermarkRule
+from txstorm.windows.plan import WindowPlan
 from txstorm.windows.rules.forms import BoundNames, Duration, duration, tumbling
 
 
@@ -102,32 +101,16 @@ class WindowAggregate(WindowedBolt):
         form = options.form
         if form is None or (not form.is_session and (form.span is None or form.step is None)):
             form = _PLACEHOLDER
-        inputs = tuple(InputPlan.of(one, options.time, form) for one in site.inputs)
         grouped = {_grouped_by(one) for one in site.inputs}
         by = grouped.pop() if len(grouped) == 1 else ()
         by = by if by and set(by) <= set(self.cells.key_names) else tuple(self.cells.key_names)
-        windows = WindowPlan(
-            id=site.id,
-            parallelism=site.parallelism,
-            form=form,
-            rule=WatermarkRule(len(inputs), options.lag, options.idle, options.policy, options.interval),
-            time=options.time,
-            inputs=inputs,
-            key=tuple(self.cells.key_names),
-            owner_fields=by,
-            late_stream=options.late_stream,
-            clock=options.clock,
-        )
-        plan = AggregatePlan(
-            windows,
-            cells,
-            self.table,
-            self.lateness,
-            by,
-            any(one.grouping == "global" for one in site.inputs),
-            self.retractions,
-        )
-        return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(_warnings(self)))
+        windows = WindowPlan.of(options, site, form, key=tuple(self.cells.key_names), owner_fields=by)
+        to_first = any(one.grouping == "global" for one in site.inputs)
+        plan = AggregatePlan(windows, cells, self.table, self.lateness, to_first, self.retractions)
+        warnings = []
+        if self.ttl is None and self.table is not None:
+            warnings = [f"the results in {self.table!r} are kept forever; give a ttl after which they expire"]
+        return Assembly(AggregateCommitter(plan, self.ttl), tuple(faults), tuple(warnings))
 
 
 _PLACEHOLDER = tumbling(Duration.seconds(1))
@@ -168,20 +151,11 @@ def _faults(bolt: WindowAggregate, site: Site) -> list[str]:
 
 def _field_faults(bolt: WindowAggregate, site: Site) -> list[str]:
     time = bolt.options.time
-    needed = [("key", one.name) for one in bolt.cells.keys]
+    needed: list[tuple[str, str | None]] = [("key", one.name) for one in bolt.cells.keys]
     for made in bolt.cells.aggregates:
         needed += [(made.name, field.name) for field in (made.field, made.by) if field is not None]
-    needed += [("with_timestamp_field", time.field or ""), ("with_partition_field", time.partition or "")]
-    faults = []
-    for one in site.inputs:
-        if one.fields is not None:
-            where = f"stream {one.stream!r} of {one.component!r}"
-            faults += [
-                f"{what}: {where} has no field {name!r}{near(name, list(one.fields))}; it has {', '.join(one.fields)}"
-                for what, name in needed
-                if name and name not in one.fields
-            ]
-    return faults
+    needed += [("with_timestamp_field", time.field), ("with_partition_field", time.partition)]
+    return [fault for one in site.inputs for what, name in needed for fault in one.missing(what, [name])]
 
 
 def _known_types(site: Site) -> dict[str, pa.DataType]:
@@ -208,21 +182,14 @@ def _grouping_faults(bolt: WindowAggregate, site: Site) -> list[str]:
         return []
     wanted = _grouped_by(site.inputs[0])
     for one in site.inputs:
-        how = f"{one.grouping} {', '.join(one.grouped_by)}".strip()
         if one.grouping != "fields" or not set(one.grouped_by) <= set(keys):
             faults.append(
-                f"its input {one.component!r} is grouped by {how}, so two tasks may get tuples of one key; "
+                f"its input {one.component!r} is grouped by {one.how}, so two tasks may get tuples of one key; "
                 f"use {one.grouping_by(keys)}"
             )
         elif _grouped_by(one) != wanted:
             faults.append(
-                f"its input {one.component!r} is grouped by {how}, another one by {', '.join(wanted)}, so two tasks "
-                f"may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
+                f"its input {one.component!r} is grouped by {one.how}, another one by {', '.join(wanted)}, so two "
+                f"tasks may get tuples of one key; use fields_grouping with {list(wanted)} for all inputs"
             )
     return faults
-
-
-def _warnings(bolt: WindowAggregate) -> list[str]:
-    if bolt.ttl is None and bolt.table is not None:
-        return [f"the results in {bolt.table!r} are kept forever; give a ttl after which they expire"]
-    return []

@@ -30,15 +30,9 @@ from txstorm.windows.aggregates.result_rows import FIELD, ResultRows, result_sta
 from txstorm.windows.intake import Chunk, Intake
 from txstorm.windows.late import LATE_PARTIALS, SHOWN, LateTuples, report_late
 from txstorm.windows.newest import NewestTimes, Reports
-from txstorm.windows.records import (
-    COMPONENT,
-    ComponentRecord,
-    StoredInputs,
-    UnitRecord,
-    progress_state,
-    unit_of_task,
-)
-from txstorm.windows.rules.event_time import END, Progress, instant
+from txstorm.windows.records import UnitRecord, progress_state, unit_of_task
+from txstorm.windows.rules.event_time import END, instant
+from txstorm.windows.turn import ComponentTurn
 
 log = logging.getLogger(__name__)
 FRONTIER = "frontier"
@@ -155,18 +149,13 @@ class AggregateCommitter(AssembledCommitter):
         """Add what has arrived to the open windows, fire those that the watermark has passed, and emit the results."""
         plan, context = self.plan, self._context
         records = context.state(self.progress.name)
-        component = ComponentRecord.read(records.get(COMPONENT))
-        component.check(plan.windows.id, plan.declared())
-        inputs = StoredInputs(plan.windows, component.about)
-        component = inputs.read(component)
-        passed = component.progress.watermark
-        progress = self._advanced(component.progress)
+        turn = ComponentTurn(plan.windows, plan.declared(), records, context, self._reports, self._frontiers)
+        passed, progress, ends = turn.before.progress.watermark, turn.progress, turn.ends
         text = records.get(name := unit_of_task(context.task))
         record = UnitRecord() if text is None else UnitRecord.read(text)
         rows = self._rows(passed)
         results = ResultRows(plan.cells, None if plan.table is None else context.collection(plan.table))
-        ends = plan.windows.backlog(component.ends, passed, progress.watermark, self._reports.runs, context)
-        windows = open_windows(plan, context, results, (component.ends, ends))
+        windows = open_windows(plan, context, results, (turn.before.ends, ends))
         outcome = windows.add(rows, passed, progress.watermark)
         self._leave_out(outcome.without)
         old, new = results.replace(outcome.old, outcome.new)
@@ -178,13 +167,7 @@ class AggregateCommitter(AssembledCommitter):
         if outcome.late.any():
             assert passed is not None
             late = self._report(rows, outcome.late, passed)
-            after = after.with_late({inputs.numbers[number]: count for number, count in late.items()})
-        more = plan.windows.backlog_progress(component.ends, ends, context)
-        more["ahead"] = self._reports.number_ahead(context)
-        if context.task == 0:
-            facts = plan.windows.facts(context, self._frontiers)
-            more["held_back_by"] = plan.windows.held_back_by(progress, context, facts)
-        plan.windows.report(context, progress.watermark, new.num_rows, sum(late.values()), **more)
+            after = after.with_late({turn.inputs.numbers[number]: count for number, count in late.items()})
         if rows.num_rows and plan.panes is not None:
             newest = int(pc.max(rows.column(PANE)).as_py())
             newest = newest if after.state.newest is None else max(newest, after.state.newest)
@@ -194,14 +177,11 @@ class AggregateCommitter(AssembledCommitter):
         if context.task == 0 and progress.watermark is not None and ends.fired is not None:
             reached = progress.watermark if progress.watermark == END else progress.watermark - plan.lateness
             self._collector.emit(min(reached, ends.fired), stream=FRONTIER)
-        if context.task == 0:
-            changes: dict[str, Any] = {"tasks": plan.windows.parallelism, "declared": plan.declared()}
-            changes["ahead"] = self._reports.count_ahead(plan.windows, component.ahead, context)
-            backlog = None if plan.panes is None else ends
-            records.put(COMPONENT, inputs.text(replace(component, progress=progress, backlog=backlog, **changes)))
-        self._wake(
-            progress, None if progress.watermark is None else lambda at: windows.next_end(at, after.state.newest)
-        )
+
+        def next_end() -> int | None:
+            return None if progress.watermark is None else windows.next_end(progress.watermark, after.state.newest)
+
+        turn.end(new.num_rows, sum(late.values()), next_end)
 
     def _leave_out(self, without: pa.Table) -> None:
         """Report the windows that have fired without a result."""
@@ -214,18 +194,6 @@ class AggregateCommitter(AssembledCommitter):
                 f"the sum exceeds {kinds[row[FIELD]]}; declare the field with a type that holds it"
             )
             self._context.leave_out(ValueError(msg), {"start": start, "end": end, "key": row_text(key.values())})
-
-    def _advanced(self, progress: Progress) -> Progress:
-        """Return the progress after this transaction; in processing time, the watermark is its stamp."""
-        windows, context = self.plan.windows, self._context
-        facts = windows.facts(context, self._frontiers)
-        if windows.event_time:
-            return windows.rule.after(progress, self._reports.newest, context.stamp, facts)
-        before = progress.watermark
-        ended = facts.end_of_input or len(facts.ended) == len(windows.inputs) or before == END
-        reached = context.stamp if before is None else max(before, context.stamp)
-        first = context.stamp if progress.first_stamp is None else progress.first_stamp
-        return Progress(END if ended else reached, context.stamp, first)
 
     def _rows(self, passed: int | None) -> pa.Table:
         """Return the partial aggregates that have arrived, in order of arrival."""
@@ -268,18 +236,3 @@ class AggregateCommitter(AssembledCommitter):
             rows.filter(pa.array(late)).select(plan.cells.key_names).slice(0, SHOWN).to_pylist(),
         )
         return numbers
-
-    # -- timers --------------------------------------------------------------------------------------------------------
-
-    def _wake(self, progress: Progress, next_end: Any) -> None:
-        windows, context, reached = self.plan.windows, self._context, progress.watermark
-        if reached == END:
-            return
-        if windows.event_time:
-            idle = windows.rule.next_idle(progress, context.stamp, windows.facts(context, self._frontiers))
-            if idle is not None and context.task == 0:
-                context.wake_at(idle)
-        elif reached is not None:
-            due = next_end(reached)
-            if due is not None:
-                context.wake_at(due)

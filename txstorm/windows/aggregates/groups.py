@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txstorm.keys import KEY_GROUPS, tasks_of
 from txstorm.typed import EXACT, restored, sum_bounds, sum_may_overflow
 
 Numbers = npt.NDArray[np.int64]
@@ -160,6 +161,17 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+
+
+def own_groups(column: str, task: int, tasks: int, *, to_first: bool = False) -> pa.Table | None:
+    """Return the key groups whose rows a task gets, as a table with one `column`; None for all.
+
+    `to_first`: whether the first task gets everything.
+    """
+    if tasks == 1 or (to_first and task == 0):
+        return None
+    every = np.arange(0 if to_first else KEY_GROUPS)
+    return pa.table({column: every[tasks_of(every, tasks) == task]})
 
 
 def taken(column: pa.Array, rows: Numbers) -> pa.Array:

@@ -7,7 +7,6 @@ fire have; nothing grows with the number of windows that are over, whose rows on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -41,16 +40,6 @@ class Outcome:
     without: pa.Table
 
 
-class OpenWindows(Protocol):
-    """The open windows of one task in one transaction."""
-
-    def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
-        """Add partial aggregates, and fire the windows that the watermark, now `reached`, has passed."""
-
-    def next_end(self, reached: int, newest: int | None) -> int | None:
-        """Return the next time at which a window may fire without further tuples; None if there is none."""
-
-
 def states_of(plan: AggregatePlan) -> list[CollectionState]:
     """Declare what the open windows of a component are kept in."""
     id, columns = plan.windows.id, plan.cells.columns
@@ -64,7 +53,7 @@ def states_of(plan: AggregatePlan) -> list[CollectionState]:
 
 def open_windows(
     plan: AggregatePlan, context: TaskContext, results: ResultRows, ends: tuple[Backlog, Backlog]
-) -> OpenWindows:
+) -> OpenPanes | OpenSessions:
     """Return the open windows of a task; `ends`: those that have not fired, before and after the transaction."""
     panes = plan.panes
     return OpenSessions(plan, context) if panes is None else OpenPanes(plan, panes, context, results, ends)
@@ -207,7 +196,8 @@ class OpenSessions:
     def add(self, rows: pa.Table, passed: int | None, reached: int | None) -> Outcome:
         """Add partial aggregates, and fire the sessions that the watermark, now `reached`, has passed."""
         cells, due = self._cells, self._due_keys(passed, reached)
-        before, often = self._looked_at(pa.concat_tables([rows.select(cells.key_names), due]))
+        keys = pa.concat_tables([rows.select(cells.key_names), due])
+        before, often = self._live(self._stored.scan_table(keys if keys.num_rows else []))
         sessions = Sessions.of(cells, pa.concat_tables([before.select(rows.column_names), rows]))
         count = before.num_rows
         is_new = np.arange(count + rows.num_rows) >= count
@@ -242,11 +232,6 @@ class OpenSessions:
         if reached is None or reached == passed:
             return self._cells.empty().select(names)
         return self._due.scan_table(self._own, None if passed is None else passed + 1, reached).select(names)
-
-    def _looked_at(self, keys: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Return the sessions of some keys, and those keys of which many rows are not live any more."""
-        found = self._stored.scan_table(keys) if keys.num_rows else self._stored.scan_table([])
-        return self._live(found)
 
     def _live(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Return those of stored rows that are live sessions, and the keys of which many are not."""

@@ -15,10 +15,10 @@ from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.bolt import EVERYWHERE, BatchBolt
 from txstorm.api.context import TaskContext
 from txstorm.api.output import Collector, OutputFieldsDeclarer
-from txstorm.keys import KEY_GROUPS, groups_of, hash_rows, row_texts, tasks_of
+from txstorm.keys import groups_of, hash_rows, row_texts
 from txstorm.tagged import text_of
 from txstorm.windows.aggregates.cells import TUPLES, Cells, typed
-from txstorm.windows.aggregates.groups import Numbers, integers, whole
+from txstorm.windows.aggregates.groups import Numbers, integers, own_groups, whole
 from txstorm.windows.aggregates.panes import PANE, WINDOW_END, WINDOW_START, Panes
 from txstorm.windows.aggregates.sessions import Sessions
 from txstorm.windows.intake import Chunk, Intake
@@ -39,7 +39,6 @@ class AggregatePlan:
         cells: its key and aggregates.
         table: name of the state with the results; None: they are not kept.
         lateness: the allowed lateness, in microseconds.
-        grouped_by: the fields of the key by which tuples are distributed.
         to_first: whether the first task gets everything.
         retractions: whether results that change are emitted again before they are replaced.
     """
@@ -48,9 +47,13 @@ class AggregatePlan:
     cells: Cells
     table: str | None
     lateness: int = 0
-    grouped_by: tuple[str, ...] = ()
     to_first: bool = False
     retractions: bool = False
+
+    @property
+    def grouped_by(self) -> tuple[str, ...]:
+        """The fields of the key by which tuples are distributed."""
+        return self.windows.owner_fields or ()
 
     @property
     def panes(self) -> Panes | None:
@@ -96,11 +99,7 @@ class AggregatePlan:
 
     def own_groups(self, task: int) -> pa.Table | None:
         """Return the key groups whose tuples a task gets; None for all."""
-        if self.windows.parallelism == 1 or (self.to_first and task == 0):
-            return None
-        every = np.arange(KEY_GROUPS)
-        mine = every[:0] if self.to_first else every[tasks_of(every, self.windows.parallelism) == task]
-        return pa.table({GROUP: mine})
+        return own_groups(GROUP, task, self.windows.parallelism, to_first=self.to_first)
 
     def rows_of(self, chunk: Chunk, stamp: int) -> pa.Table:
         """Return the partial aggregates of single tuples; `stamp`: their time if they have no timestamp."""
@@ -114,7 +113,9 @@ class AggregatePlan:
             places = {WINDOW_START: times, WINDOW_END: times + chunk.gaps}
         else:
             places = {PANE: self.panes.of(self.windows.form.held(times))}
-        return pa.table({**{name: pa.array(of[of_row]) for name, of in places.items()}, **_columns(made)}, self.schema)
+        columns = {name: pa.array(of[of_row]) for name, of in places.items()}
+        columns.update(zip(made.column_names, made.columns, strict=True))
+        return pa.table(columns, self.schema)
 
     def check(self, chunk: Chunk) -> None:
         """Raise `ValueError` for a tuple with a value that does not fit its type."""
@@ -223,7 +224,3 @@ class PartialAggregates(BatchBolt):
                 self._plan.combined(pa.concat_tables(self._rows)).select(self._plan.schema.names)
             )
         self._times.report(self._collector)
-
-
-def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return dict(zip(table.column_names, table.columns, strict=True))

@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from txstorm.api.assembly import AssembledBolt, AssembledCommitter, Assembly, Results, Site
 from txstorm.api.attempt import TransactionAttempt
 from txstorm.api.context import TaskContext
-from txstorm.api.names import DEFAULT_STREAM, near
+from txstorm.api.names import DEFAULT_STREAM
 from txstorm.api.output import Collector, OutputFieldsDeclarer
 from txstorm.api.state import CollectionState
 from txstorm.errors import InputError
 from txstorm.keys import groups_of, hash_rows, tasks_of
 from txstorm.row_order import order_of
 from txstorm.typed import restored
-from txstorm.windows.aggregates.groups import Groups, Mask, Numbers, integers, numbered, ranked, whole
+from txstorm.windows.aggregates.groups import Groups, Numbers, integers, numbered, ranked, whole
 from txstorm.windows.aggregates.panes import WINDOW_END
 from txstorm.windows.aggregates.partials import GROUP
 from txstorm.windows.aggregates.result_rows import INSTANT, among
@@ -98,18 +98,12 @@ def _faults(bolt: TopPerWindow, site: Site, bounds: BoundNames) -> Iterator[str]
     for one in site.inputs:
         if one.fields is None:
             continue
-        where = f"stream {one.stream!r} of {one.component!r}"
-        for name in (*bounds, bolt.by):
-            if name not in one.fields:
-                yield (
-                    f"TopPerWindow: {where} has no field {name!r}{near(name, list(one.fields))}; it has "
-                    f"{', '.join(one.fields)}; subscribe it to a WindowAggregate, or say with names what the bounds of "
-                    "windows are called"
-                )
+        for fault in one.missing("TopPerWindow", (*bounds, bolt.by)):
+            yield f"{fault}; subscribe it to a WindowAggregate, or say with names what the bounds of windows are called"
         if RANK in one.fields:
-            yield f"TopPerWindow: {where} has a field {RANK!r}, which it adds itself; rename it upstream"
+            yield f"TopPerWindow: {one.where} has a field {RANK!r}, which it adds itself; rename it upstream"
         if one.fields != fields:
-            yield f"TopPerWindow: {where} has other fields than its other inputs; subscribe it to one of them"
+            yield f"TopPerWindow: {one.where} has other fields than its other inputs; subscribe it to one of them"
         split = one.grouping == "fields" and set(one.grouped_by) <= set(bounds)
         if site.parallelism > 1 and one.grouping != "global" and not split:
             yield (
@@ -230,7 +224,8 @@ class ChangingRanks(RankPerWindow):
         """Emit what has become one of the top results, after what no longer is one."""
         stored = self._context.collection(self.kept.name)
         gone, new = self._rows(self._gone), self._rows(self._batches)
-        gone = gone.filter(pa.array(self._is_own(gone)))
+        # All tasks get all that no longer holds.
+        gone = gone.filter(pa.array(tasks_of(np.asarray(self._groups(gone)), self.parallelism) == self._context.task))
         changes = pa.concat_tables([_flagged(gone, gone=True), _flagged(new, gone=False)])
         if changes.num_rows:
             ends = integers(changes.column(self.plan.bounds.end))
@@ -263,11 +258,6 @@ class ChangingRanks(RankPerWindow):
 
     def _groups(self, rows: pa.Table) -> pa.Array:
         return pa.array(groups_of(hash_rows([whole(rows.column(self.plan.bounds.end))], rows.num_rows)))
-
-    def _is_own(self, rows: pa.Table) -> Mask:
-        """Return which rows belong to windows of this task: all tasks get all that no longer holds."""
-        own: Mask = tasks_of(np.asarray(self._groups(rows)), self.parallelism) == self._context.task
-        return own
 
 
 def _flagged(rows: pa.Table, *, gone: bool) -> pa.Table:
