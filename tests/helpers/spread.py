@@ -6,11 +6,13 @@ tests when they have finished. Then come the files that took longest in the last
 long one at the end.
 """
 
+import fcntl
 import json
 import os
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,15 @@ class Spread:
         self._seconds: Counter[str] = Counter()
         self._made = None if self._worker else tempfile.TemporaryDirectory(prefix="txstorm-spread-")
         self._groups = Path(self._worker["groups"] if self._worker else self._made.name)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, object, object]:
+        """Let one worker at a time import a file: the first rewrites its assertions, the others load what it stored."""
+        if self._worker is None or not isinstance(collector, pytest.Module):
+            return (yield)
+        with (self._groups / f"{collector.nodeid.replace('/', '+')}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
-    return write_lines(tmp_path_factory.mktemp("lines"))
+    return write_lines(tmp_path_factory.mktemp("lines"), 800)
 
 
 def begin(store, lines, place):
@@ -125,9 +125,9 @@ class Troubles:
             return change
 
 
-def test_an_api_in_trouble_costs_a_pause(lines, tmp_path):
+def test_an_api_in_trouble_costs_a_pause(tmp_path):
     """A10, A11: half a batch, 500, 429, slow, no answer, garbage, for longer than a request is repeated by itself."""
-    troubles = {"/rows": Troubles(), "/lookups": Troubles()}
+    lines, troubles = write_lines(tmp_path), {"/rows": Troubles(), "/lookups": Troubles()}
 
     def fault(_method, path, forward):
         answer = forward()

@@ -7,27 +7,28 @@ stops a server must restart it, which is another JVM: a proxy that is cut is che
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from spread import group
 
 from servers.cluster import Cluster
 from servers.running import Kafka, Redis, ZooKeeper, start_kafka, start_redis, start_zookeeper
+
+RUNNING: list[Cluster] = []
+Some = TypeVar("Some", bound=Cluster)
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """Run one Kafka broker for the whole test session; its address is `kafka_broker.bootstrap`."""
-    kafka = start_kafka(tmp_path_factory.mktemp("kafka"))
-    yield kafka
-    _close(kafka)
+    yield from _running(start_kafka(tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """Run one ZooKeeper server for the whole test session, at `zookeeper_server.hosts` and, with TLS, `tls_hosts`."""
-    zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True)
-    yield zookeeper
-    _close(zookeeper)
+    yield from _running(start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True))
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +40,7 @@ def redis_installed() -> None:
 @pytest.fixture(scope="session")
 def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
-    redis = start_redis(tmp_path_factory.mktemp("redis"))
-    yield redis
-    _close(redis)
+    yield from _running(start_redis(tmp_path_factory.mktemp("redis")))
 
 
 @pytest.fixture
@@ -58,8 +57,23 @@ def own_redis(redis_installed: None, tmp_path: Path) -> Iterator[Redis]:
         yield redis
 
 
-def _close(cluster: Cluster) -> None:
+def _running(cluster: Some) -> Iterator[Some]:
+    RUNNING.append(cluster)
+    yield cluster
+    _close_all()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the servers after the last test of the groups, which come first (see `spread`): idle ones cost, too."""
+    if nextitem is None or group(nextitem) is None:
+        _close_all()
+
+
+def _close_all() -> None:
     """Kill the servers and delete their data, which is too large to keep; their logs remain in pytest's directory."""
-    cluster.close()
-    for data in cluster.directory.glob("*/data"):
-        shutil.rmtree(data)
+    while RUNNING:
+        cluster = RUNNING.pop()
+        cluster.close()
+        for data in cluster.directory.glob("*/data"):
+            shutil.rmtree(data)

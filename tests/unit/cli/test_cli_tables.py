@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from programs import loaded
 from rich.console import Console
 from spout_samples import Pass
 
@@ -18,6 +19,7 @@ from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
 ROOT = Path(__file__).resolve().parents[3]
+CLIENT = ROOT / "tests" / "helpers" / "called.py"
 
 
 def printed(table: object, *, terminal: bool, width: int = 60) -> list[str]:
@@ -81,7 +83,7 @@ def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
     }
 
     def shell(command: str) -> str:
-        command = command.replace("txstorm ", f"{sys.executable} -P -m txstorm ", 1)
+        command = command.replace("txstorm ", f"{sys.executable} -I -S {CLIENT} {loaded().socket} -P -m txstorm ", 1)
         return subprocess.check_output(["/bin/sh", "-c", command], cwd=here, env=environment, text=True, timeout=300)
 
     lines = [line.strip() for line in shell("txstorm --help").splitlines()]

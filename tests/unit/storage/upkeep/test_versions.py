@@ -1,12 +1,11 @@
 """Thinning: superseded versions of a state are removed from disk, and history queries give the same results."""
 
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run_program
 from seeded import seeded
 from store_cases import INCARNATION, TOPOLOGY, commit, open_store
 from table_steps import counted, plain_words, upkeep_done, words_read
@@ -215,9 +214,7 @@ def test_killed_during_removal_and_restarted(tmp_path):
     world.turns(6, thin=False)
     world.store.close()
     script = f"import sys; sys.path[:0] = {sys.path!r}; from test_versions import thin; thin({str(world.data_dir)!r})"
-    environment = {**os.environ, "TXSTORM_FAULT": "thin.removed:kill:2"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=Path(__file__).parent, check=False)
-    assert done.returncode == -9
+    assert run_program("-c", script, env={"TXSTORM_FAULT": "thin.removed:kill:2"}).returncode == -9
     assert len(world.files()) == 5, "killed in the middle"
     world.last, world.words[7] = 7, counted({"w1": 1}, before=world.words[6])
     world.epoch += 1
