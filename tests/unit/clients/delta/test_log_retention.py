@@ -70,8 +70,8 @@ def checkpoints(table):
     return sorted(int(file.name[:20]) for file in (table / LOG).glob("0*.parquet"))
 
 
-def check_readable(table, versions=range(LAST + 1)):
-    """Check that no entry is lost or duplicated; read all `versions` with txstorm, and the newest with deltalake."""
+def check_readable(table, versions=(*range(0, LAST + 1, 7), 29, 30, 31, 44, 45, 50, 51, LAST)):
+    """Check that no entry is lost or duplicated; read `versions` with txstorm, and the newest with deltalake."""
     assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
     for version in versions:
         rows = DeltaHandle.open(table, version).read()["n"].to_pylist()

@@ -109,7 +109,7 @@ def staged(data_dir):
 
 def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
     world, files = World(tmp_path / "data", seeded()), []
-    for _ in range(50):
+    for _ in range(30):
         for _ in range(world.chance.randrange(3)):
             world.commit()
         world.compact(thin=world.chance.random() < 0.8)
@@ -117,7 +117,7 @@ def test_every_txid_stays_readable_and_disk_usage_is_bounded(tmp_path):
             world.start_again()
         files.append(len(world.superseded()))
     world.compact()
-    world.check(0.5)
+    world.check(0.3)
     assert max(files) <= 16, files  # those of the last ten minutes, and of some rounds without thinning
     assert world.files() - world.superseded(), "some versions stay"
     many = sum(1 for _ in DeltaHandle.open(tmp_path / "data" / STATE.uri).history())
@@ -166,10 +166,10 @@ def test_versions_of_an_earlier_txstorm_are_kept_as_bases(tmp_path, monkeypatch)
         world.turns(5)
     before = world.files()
     world.start_again()
-    world.turns(30)
+    world.turns(25)
     assert before <= world.files()
-    assert len(world.files()) < 25
-    world.check()
+    assert len(world.files()) < 22
+    world.check(0.3)
 
 
 def test_files_being_read_in_this_process_are_not_removed(tmp_path):
