@@ -101,14 +101,14 @@ def test_a_query_that_stands_still_for_longer_than_the_log_is_kept_is_refused(sp
 
 
 def test_plain_queries_beside_a_fast_run_do_not_fail(spark, tmp_path):
-    """A plain query does not fail if runs commit hundreds of versions between its planning and execution."""
+    """A plain query does not fail if runs commit more than a hundred versions between its planning and execution."""
     sink = tmp_path / "data" / "sinks" / "numbers"
     planned, counts = [], []
-    for until in (50, 90):
+    for until in (20, 50):
         go(tmp_path / "data", until).awaitTermination()
         planned.append(spark.read.format("delta").load(str(sink)))
-    go(tmp_path / "data", 240).awaitTermination()
-    handle = go(tmp_path / "data", COUNT, settings={"min_interval": 0.02})
+    go(tmp_path / "data", 170).awaitTermination()
+    handle = go(tmp_path / "data", COUNT, settings={"min_interval": 0.2})
     try:
         for frame in planned:
             [(rows, last)] = frame.selectExpr("count(*)", "max(n)").collect()

@@ -43,7 +43,7 @@ def best(driver):
     return found
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 @given(partitions=WORDS, tasks=st.tuples(TASKS, TASKS), takes=st.tuples(TASKS, TASKS), at=st.integers(1, 4))
 def test_exactly_the_records_behind_the_snapshot_are_read(partitions, tasks, takes, at, tmp_path_factory):
     place = tmp_path_factory.mktemp("restored")
