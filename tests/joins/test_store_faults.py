@@ -21,7 +21,7 @@ def lines(tmp_path_factory):
 
 
 def begin(store, lines, place):
-    settings = {"retry_backoff_max": 0.2, "max_group_txids": 2}
+    settings = {"retry_backoff_max": 0.2, "max_group_txids": 2, "max_spout_pending": 3}
     topology = topology_of(lines[0], store, rows=40)
     return run(topology, engine="local", data_dir=place / "data", end_of_input=True, settings=settings)
 
