@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,10 @@ class GroupScheduling(LoadFileScheduling):
         """
         if node not in self.registered_collections:  # it replaces a crashed worker, and is still collecting
             return
-        super()._reschedule(node)
-        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2 and not node.shutting_down:
-            self._assign_work_unit(node)
+        with suppress(OSError):  # it has crashed, too, and `remove_node` is to return what it was given
+            super()._reschedule(node)
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < 2 and not node.shutting_down:
+                self._assign_work_unit(node)
         if not self.workqueue:
             node.shutdown()  # after its tests
 
