@@ -356,10 +356,7 @@ def committed_lines(batches, partition: int) -> list[str]:
     return [line for _, found in sorted(batches().items()) for line in found.get(partition, [])]
 
 
-ON_SPARK = [
-    pytest.param(PartitionedLog, 0, "spark", marks=pytest.mark.spark),
-    pytest.param(OpaqueLog, 0, "spark", marks=[pytest.mark.spark, pytest.mark.long]),
-]
+ON_SPARK = [pytest.param(kind, 0, "spark", marks=pytest.mark.spark) for kind in (PartitionedLog, OpaqueLog)]
 ENDURING = [*((kind, seed, "local") for kind in KINDS for seed in range(3)), *ON_SPARK]
 
 

@@ -26,6 +26,12 @@ SERVERS = {"kafka_broker", "zookeeper_server", "redis_server", "postgres"}
 SERVER = re.compile(r"\[.*(kafka|zookeeper|redis|postgres|topic)")
 """Parameters of tests that ask for these fixtures by name."""
 MARKS = ("slow", "spark", "integration", "notebook")
+LONG_ON_SPARK = re.compile(
+    r"tests/conformance/.*::test_((the_end_of_input|heartbeats)_.*\[spark-(?!all)|audits_.*\[spark-plain|later_runs_.*\[spark"
+    r"|item_(32|47)_.*\[spark-(watch|emit|after|keep-finish)|item_43_.*\[spark-(?!OpaqueLog-after|PartitionedLog-keep)"
+    r"|random_networks_.*\[spark-1[3-6]|small_pieces_.*\[spark-.*300|whatever_fails_.*\[OpaqueLog-0-spark)"
+)
+"""What each run of all tests does on threads, and for one of its parameters on Spark, too."""
 LONG = 3600
 """Seconds that a test marked `long` may take: a machine four times slower than one that needs ten minutes meets it."""
 SECONDS = "txstorm/seconds"
@@ -118,6 +124,8 @@ class Spread:
         have the limit `LONG`, also when one of them is run by its name.
         """
         for item in items:
+            if LONG_ON_SPARK.match(item.nodeid):
+                item.add_marker("long")
             if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(LONG))
             if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("spark"):

@@ -28,10 +28,6 @@ def go(data_dir: Path, until: int, **options):
     return run(topology, engine="local", data_dir=data_dir, until_txid=until, **options)
 
 
-def kinds(sink: Path) -> Counter:
-    return Counter(entry.info.get("kind") for entry in DeltaHandle.open(sink).history())
-
-
 class Query:
     """A streaming query over the sink that can be stopped and restarted from its checkpoint."""
 
@@ -64,7 +60,7 @@ def test_a_query_that_stands_still_delivers_each_row_once(spark, tmp_path, commi
     away = BEFORE + commits
     for until in range(BEFORE + commits // RUNS, away + 1, commits // RUNS):
         go(tmp_path / "data", until).awaitTermination()
-    made = kinds(sink)
+    made = Counter(entry.info.get("kind") for entry in DeltaHandle.open(sink).history())
     assert made["commit"] == away
     assert made["regroup"] >= 1  # small files were gathered meanwhile
     assert made["epoch"] >= RUNS

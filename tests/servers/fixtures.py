@@ -6,8 +6,9 @@ stops a server must restart it, which is another JVM: a proxy that is cut is che
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 from spread import group
@@ -15,20 +16,19 @@ from spread import group
 from servers.cluster import Cluster
 from servers.running import Kafka, Redis, ZooKeeper, start_kafka, start_redis, start_zookeeper
 
-RUNNING: list[Cluster] = []
-Some = TypeVar("Some", bound=Cluster)
+RUNNING = ExitStack()
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
     """Run one Kafka broker for the whole test session; its address is `kafka_broker.bootstrap`."""
-    yield from _running(start_kafka(tmp_path_factory.mktemp("kafka")))
+    return _running(start_kafka(tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> ZooKeeper:
     """Run one ZooKeeper server for the whole test session, at `zookeeper_server.hosts` and, with TLS, `tls_hosts`."""
-    yield from _running(start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True))
+    return _running(start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True))
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +38,9 @@ def redis_installed() -> None:
 
 
 @pytest.fixture(scope="session")
-def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Redis:
     """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
-    yield from _running(start_redis(tmp_path_factory.mktemp("redis")))
+    return _running(start_redis(tmp_path_factory.mktemp("redis")))
 
 
 @pytest.fixture
@@ -57,23 +57,20 @@ def own_redis(redis_installed: None, tmp_path: Path) -> Iterator[Redis]:
         yield redis
 
 
-def _running(cluster: Some) -> Iterator[Some]:
-    RUNNING.append(cluster)
-    yield cluster
-    _close_all()
+def _running(cluster: Any) -> Any:
+    RUNNING.callback(_close, cluster)
+    return cluster
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Close the servers after the last test of the groups, which come first (see `spread`): idle ones cost, too."""
     if nextitem is None or group(nextitem) is None:
-        _close_all()
+        RUNNING.close()
 
 
-def _close_all() -> None:
+def _close(cluster: Cluster) -> None:
     """Kill the servers and delete their data, which is too large to keep; their logs remain in pytest's directory."""
-    while RUNNING:
-        cluster = RUNNING.pop()
-        cluster.close()
-        for data in cluster.directory.glob("*/data"):
-            shutil.rmtree(data)
+    cluster.close()
+    for data in cluster.directory.glob("*/data"):
+        shutil.rmtree(data)

@@ -207,23 +207,21 @@ def test_a_replay_has_the_digest_of_the_first_attempt_whatever_the_order(spark, 
     assert {row["country"]: row["cents"] for row in read_state(tmp_path, "sums").to_pylist()} == +sums
 
 
+def reading(function, **more):
+    return lambda made: made.set_frame_bolt("f", function, **more).reads("orders")
+
+
 @pytest.mark.parametrize(
     ("declare", "fault"),
     [
         (lambda made: made.set_frame_bolt("f", totals), "frame bolt 'f' reads nothing"),
         (lambda made: made.set_frame_bolt("f", totals).reads("order"), "which does not exist"),
-        (lambda made: made.set_frame_bolt("f", 7).reads("orders"), "is no function of DataFrames"),
-        (lambda made: made.set_frame_bolt("f", lambda orders: 7).reads("orders"), "returned int, expected a DataFrame"),
-        (
-            lambda made: made.set_frame_bolt("f", lambda orders: orders.select("x")).reads("orders"),
-            "its function raised",
-        ),
-        (lambda made: made.set_frame_bolt("f", totals, columns="a INT b").reads("orders"), "',' or the end"),
-        (lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("map(1, 2) m")).reads("orders"), "type map"),
-        (
-            lambda made: made.set_frame_bolt("f", lambda o: o.selectExpr("1 a", "2 a")).reads("orders"),
-            "'a' is there twice",
-        ),
+        (reading(7), "is no function of DataFrames"),
+        (reading(lambda orders: 7), "returned int, expected a DataFrame"),
+        (reading(lambda orders: orders.select("x")), "its function raised"),
+        (reading(totals, columns="a INT b"), "',' or the end"),
+        (reading(lambda orders: orders.selectExpr("map(1, 2) m")), "type map"),
+        (reading(lambda orders: orders.selectExpr("1 a", "2 a")), "'a' is there twice"),
     ],
 )
 def test_faults_are_found_when_the_topology_is_built(spark, declare, fault):

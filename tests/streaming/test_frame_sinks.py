@@ -16,15 +16,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from recovery_cases import check, check_tiling, long_if, lose
 
-from txstorm import (
-    BatchBolt,
-    Committer,
-    TransactionalTopologyBuilder,
-    faults,
-    restore_savepoint,
-    rewind,
-    run,
-)
+from txstorm import BatchBolt, Committer, TransactionalTopologyBuilder, faults, restore_savepoint, rewind, run
 from txstorm.bolts import Map, SumByKey
 from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import SettingError, TableCorrupt, TopologyError, TopologyFailed
@@ -46,22 +38,11 @@ ODD = (
 )
 AT = datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)
 ODD_ROWS = [
-    (
-        -(2**31),
-        AT,
-        date(1, 1, 1),
-        Decimal("-1E-10"),
-        nan,
-        -0.0,
-        b"\x00",
-        [{"n": 1}, {"n": None}, None],
-        "é",
-        True,
-        (["", None],),
-    ),
+    (-(2**31), AT, date(1, 1, 1), Decimal("-1E-10"), nan, -0.0, b"\x00", [{"n": 1}, {"n": None}, None], "é", True,
+     (["", None],)),
     (None,) * 11,
     (7, AT + timedelta(days=9999), None, Decimal(10**28 - 1), float("-inf"), nan, b"", [], "", False, (None,)),
-]
+]  # fmt: skip
 
 
 def builder(batches=BATCHES, columns=COLUMNS):

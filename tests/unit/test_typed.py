@@ -206,8 +206,7 @@ OWN = {"TXID.type", "_TIME", "TIME", "_UTC", "INSTANT"}
 def test_no_other_module_casts_to_a_declared_type_or_adds_up():
     package, found = Path(txstorm.__file__).parent, set()
     for path in package.rglob("*.py"):
-        name = path.relative_to(package).as_posix()
-        text = path.read_text()
+        name, text = path.relative_to(package).as_posix(), path.read_text()
         calls = re.search(r"\.cast\(|\.aggregate\(|pc\.[a-z]|np\.add", text) and not name.startswith("simulation/")
         for node in ast.walk(ast.parse(text)) if calls else ():
             if not isinstance(node, ast.Call):

@@ -19,7 +19,6 @@ from txstorm.sinks import DeltaSink
 from txstorm.spouts import MemoryTransactionalSpout
 
 ROOT = Path(__file__).resolve().parents[3]
-CLIENT = ROOT / "tests" / "helpers" / "called.py"
 
 
 def printed(table: object, *, terminal: bool, width: int = 60) -> list[str]:
@@ -83,7 +82,8 @@ def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
     }
 
     def shell(command: str) -> str:
-        command = command.replace("txstorm ", f"{sys.executable} -I -S {CLIENT} {loaded().socket} -P -m txstorm ", 1)
+        fork = f"{sys.executable} -I -S {ROOT}/tests/helpers/called.py {loaded().socket} -P -m txstorm "
+        command = command.replace("txstorm ", fork, 1)
         return subprocess.check_output(["/bin/sh", "-c", command], cwd=here, env=environment, text=True, timeout=300)
 
     lines = [line.strip() for line in shell("txstorm --help").splitlines()]
