@@ -59,8 +59,7 @@ def test_page_with_servers(kafka_broker, zookeeper_server):
         "kafka-to-delta on spark": "kafka-to-delta on local",
         "spark-submit jobs/kafka_to_delta.py": "txstorm run jobs.kafka_to_delta --available-now --engine local > run.log",
     }
-    text = SERVED.read_text(encoding="utf-8")
-    assert all(known in text for known in instead)
+    assert all(known in SERVED.read_text(encoding="utf-8") for known in instead)
     options = [option for pair in instead.items() for option in ("--instead", "=".join(pair))]
     run_page(SERVED, "--spark", *options, KAFKA_BOOTSTRAP_SERVERS=kafka_broker.bootstrap)
 
