@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bad_input_cases import environment, listing, run_words, write_words
 from bad_topologies import CASES
+from recovery_cases import long_if
 
 import txstorm
 from txstorm.ledger.open import open_ledger
@@ -153,13 +154,13 @@ def test_fault_points_of_the_environment(in_tmp):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", long_if(["<&-", "2>&-"].__contains__, ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]))
 def test_streams_that_are_closed(closed, in_tmp, command):
     """With closed standard streams, output is discarded, not written to the next file that is opened."""
     write_words(in_tmp / "words.txt")
     program = [sys.executable, "-m", "txstorm", *run("--data-dir", "data")]
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *program]
-    done = subprocess.run(shell, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(shell, env=environment(PYTHONHASHSEED="0"), capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     command.printed("state", "data", "counts")
     assert read_state(in_tmp / "data", "counts").to_pydict() == {"word": ["a", "b", "c"], "n": [2, 1, 1]}

@@ -180,7 +180,7 @@ def test_it_reads_few_transactions(tmp_path, monkeypatch):
     rng = seeded()
     times: list[list[int]] = []
     with TopologyTestDriver(topology(), data_dir=tmp_path / "data", clock=ManualClock(NOON)) as driver:
-        for number in range(60):
+        for number in range(24):
             times.append([number * 3 + rng.randrange(-40, 40) for _ in range(rng.randrange(4))])
             rows = [row("a", second, rng.choice("01")) for second in times[-1]]
             driver.commit(driver.feed({rng.choice("lr"): rows}))
@@ -197,7 +197,7 @@ def test_it_reads_few_transactions(tmp_path, monkeypatch):
         expected = next(n for n, one in enumerate(times) if any(second >= wanted for second in one))
         asked.clear()
         assert rewind_target(tmp_path / "data", at(wanted)).txid == expected
-        assert len({one for one in asked if one is not None}) <= 9
+        assert len({one for one in asked if one is not None}) <= 8
 
 
 def test_a_component_that_was_added_later_has_reached_nothing_before(tmp_path):

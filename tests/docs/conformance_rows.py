@@ -7,6 +7,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -23,6 +24,7 @@ def rows(page: str) -> list[str]:
     return [found[1] for line in page.splitlines() if (found := ROW.match(line))]
 
 
+@cache
 def covered() -> dict[str, list[str]]:
     """Return, for each row or item, the tests that name it, as ``path::test``."""
     found: dict[str, list[str]] = defaultdict(list)
@@ -52,7 +54,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 def _tests(text: str) -> Iterator[tuple[str, str]]:
     lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             words = re.sub(r"(?<=\d)_(?=\d)", ", ", node.name)
             words = re.sub(r"_t(\d+)(?=_|$)", r" T\1", words).replace("_", " ")

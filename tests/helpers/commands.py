@@ -4,7 +4,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from called import ask
 from programs import ROOT, Program, loaded
 
 
@@ -81,9 +81,8 @@ def at_a_terminal(place: Path, answer: str, *arguments: str) -> tuple[int, str]:
     """Run the txstorm command in the directory `place` on a pseudo-terminal, typing `answer`; return the exit code and the terminal's output."""
     terminal, side = os.openpty()
     with open(terminal, "r+b", buffering=0) as screen:
-        command = [sys.executable, "-m", "txstorm", *arguments]
         env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "500"}
-        process = subprocess.Popen(command, cwd=place, env=env, stdin=side, stdout=side, stderr=side)
+        answers = ask(str(loaded().socket), ["-m", "txstorm", *arguments], str(place), env, [side] * 3).makefile()
         os.close(side)
         screen.write(f"{answer}\n".encode())
         shown = b""
@@ -92,7 +91,8 @@ def at_a_terminal(place: Path, answer: str, *arguments: str) -> tuple[int, str]:
                 shown += found
         except OSError:
             pass  # the other end is closed: the process has exited
-        return process.wait(60), shown.decode()
+        _pid, code = map(int, answers)
+        return code, shown.decode()
 
 
 @contextmanager

@@ -41,12 +41,12 @@ def topology_of(files, store, rows=300):
     return builder.build_topology()
 
 
-def write_lines(folder):
-    """Write a file of 1500 rows, of which half are clicks; return a pattern that finds it, and the rows."""
+def write_lines(folder, count=1500):
+    """Write a file of `count` rows, of which half are clicks; return a pattern that finds it, and the rows."""
     rng = random.Random(11)
     rows = [
         (rng.choice(("views", "clicks")), rng.choice((*range(30), None)), 20 * i + rng.randrange(LAG), f"i{i}")
-        for i in range(1500)
+        for i in range(count)
     ]
     (folder / "lines.txt").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(folder / "*.txt"), rows

@@ -2,6 +2,7 @@
 
 import pytest
 from fed import fed_bolt
+from recovery_cases import long_if
 from runs import ended
 from seeded import seeded
 
@@ -269,7 +270,7 @@ class Model:
         return one in self.known and (self.keep is None or self.known[one] > at - self.keep)
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", long_if(lambda number: number >= 4, range(40)))
 def test_it_does_what_the_model_does(started, number):
     rng = seeded()
     how = rng.choice(["quiet", "keep"])

@@ -17,7 +17,7 @@ from window_schedules import FedSchedule, run_seeds, time
 from txstorm import rewind
 from txstorm.testing import ManualClock, TopologyTestDriver
 
-FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "18"))
+FIRST, SCHEDULES = int(os.environ.get("SEED", "0")), int(os.environ.get("JOIN_SCHEDULES", "10"))
 
 
 def topology_of(rules, *, opaque=False, parallelism=1):

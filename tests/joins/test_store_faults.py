@@ -17,11 +17,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory):
-    return write_lines(tmp_path_factory.mktemp("lines"))
+    return write_lines(tmp_path_factory.mktemp("lines"), 800)
 
 
 def begin(store, lines, place):
-    settings = {"retry_backoff_max": 0.2, "max_group_txids": 2}
+    settings = {"retry_backoff_max": 0.2, "max_group_txids": 2, "max_spout_pending": 3}
     topology = topology_of(lines[0], store, rows=40)
     return run(topology, engine="local", data_dir=place / "data", end_of_input=True, settings=settings)
 
@@ -125,9 +125,9 @@ class Troubles:
             return change
 
 
-def test_an_api_in_trouble_costs_a_pause(lines, tmp_path):
+def test_an_api_in_trouble_costs_a_pause(tmp_path):
     """A10, A11: half a batch, 500, 429, slow, no answer, garbage, for longer than a request is repeated by itself."""
-    troubles = {"/rows": Troubles(), "/lookups": Troubles()}
+    lines, troubles = write_lines(tmp_path), {"/rows": Troubles(), "/lookups": Troubles()}
 
     def fault(_method, path, forward):
         answer = forward()

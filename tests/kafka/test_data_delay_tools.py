@@ -3,8 +3,6 @@
 import http.server
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from fed import fed_bolt
 from join_store_servers import asked
 from kafka_cases import COLUMNS, QUICK, keeping, recreate
+from programs import loaded
 from runs import ended
 from servers.running import Kafka
 
@@ -368,20 +367,17 @@ def test_collector_reports_to_the_api(kafka_broker: Kafka, api: str, tmp_path: P
     command = ["data-delay", "collect", "clicks", "--group", group, "--bootstrap-servers", kafka_broker.bootstrap]
     command += ["--to", api, "--interval", "0.05", "--json"]
     delay = DataDelay(api, "clicks")
-    with (
-        (tmp_path / "lines").open("w") as lines,
-        subprocess.Popen([sys.executable, "-m", "txstorm", *command], stdout=lines) as process,
-    ):
-        try:
-            kafka_broker.wait(lambda: delay() == START - 900, "the first report", 60)
-            commit(kafka_broker, group, {(topic, 0): 2})
-            before = time.time() * 1000
-            kafka_broker.wait(lambda: (delay() or 0) >= before, "a report without delay", 60)
-            assert delay() <= time.time() * 1000
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
+    process = loaded().start("-m", "txstorm", *command, output=tmp_path / "lines")
+    try:
+        kafka_broker.wait(lambda: delay() == START - 900, "the first report", 60)
+        commit(kafka_broker, group, {(topic, 0): 2})
+        before = time.time() * 1000
+        kafka_broker.wait(lambda: (delay() or 0) >= before, "a report without delay", 60)
+        assert delay() <= time.time() * 1000
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
     reports = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
     first = {"consumed": 0, "end": 2, "time": START - 900, "caught_up": False}
     assert reports[0]["partitions"] == {f"{topic}/0": first}

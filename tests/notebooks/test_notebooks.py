@@ -3,12 +3,14 @@
 import ast
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from programs import loaded
 from recovery_cases import long_if
 from shared_session import run_here
 
@@ -61,8 +63,12 @@ def program(name: str) -> str:
 
 def run_notebook(name: str, tmp_path: Path, **environment: str) -> str:
     (tmp_path / "notebook.py").write_text(program(name), encoding="utf-8")
+    fork = f'#!/bin/sh\nexec {sys.executable} -I -S {ROOT / "tests/helpers/called.py"} {loaded().socket} "$@"\n'
+    (tmp_path / "python").write_text(fork, encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path))
+        patch.setattr(sys, "executable", str(tmp_path / "python"))  # programs that the notebook starts are forks
         done = run_here(tmp_path / "notebook.py", cwd=tmp_path, env={"PYTHONPATH": str(ROOT), **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout

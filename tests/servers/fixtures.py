@@ -6,28 +6,29 @@ stops a server must restart it, which is another JVM: a proxy that is cut is che
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from spread import group
 
 from servers.cluster import Cluster
 from servers.running import Kafka, Redis, ZooKeeper, start_kafka, start_redis, start_zookeeper
 
+RUNNING = ExitStack()
+
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Kafka:
     """Run one Kafka broker for the whole test session; its address is `kafka_broker.bootstrap`."""
-    kafka = start_kafka(tmp_path_factory.mktemp("kafka"))
-    yield kafka
-    _close(kafka)
+    return _running(start_kafka(tmp_path_factory.mktemp("kafka")))
 
 
 @pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> ZooKeeper:
     """Run one ZooKeeper server for the whole test session, at `zookeeper_server.hosts` and, with TLS, `tls_hosts`."""
-    zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True)
-    yield zookeeper
-    _close(zookeeper)
+    return _running(start_zookeeper(tmp_path_factory.mktemp("zookeeper"), encrypted=True))
 
 
 @pytest.fixture(scope="session")
@@ -37,11 +38,9 @@ def redis_installed() -> None:
 
 
 @pytest.fixture(scope="session")
-def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+def redis_server(redis_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Redis:
     """Run one Redis server for the whole test session; `redis_server.conf()` configures a state provider for it."""
-    redis = start_redis(tmp_path_factory.mktemp("redis"))
-    yield redis
-    _close(redis)
+    return _running(start_redis(tmp_path_factory.mktemp("redis")))
 
 
 @pytest.fixture
@@ -56,6 +55,18 @@ def own_redis(redis_installed: None, tmp_path: Path) -> Iterator[Redis]:
     """Yield a Redis server that the test may kill or spoil."""
     with start_redis(tmp_path / "own-redis") as redis:
         yield redis
+
+
+def _running(cluster: Any) -> Any:
+    RUNNING.callback(_close, cluster)
+    return cluster
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the servers after the last test of the groups, which come first (see `spread`): idle ones cost, too."""
+    if nextitem is None or group(nextitem) is None:
+        RUNNING.close()
 
 
 def _close(cluster: Cluster) -> None:

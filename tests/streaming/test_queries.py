@@ -31,17 +31,7 @@ from txstorm.spouts import MemoryTransactionalSpout, StreamSpout
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 FILES = 5
-POINTS = (
-    "p1.before",
-    "p1.after",
-    "p2.after",
-    "p4.after",
-    "p5.before",
-    "p6.before",
-    "p6.after",
-    "p7.1.written",
-    "p8.before",
-)
+POINTS = tuple("p1.before p1.after p2.after p4.after p5.before p6.before p6.after p7.1.written p8.before".split())
 """Fault points, in the driver, of a transaction."""
 SHORT = ("p1.after", "p6.before", "p7.1.written")
 

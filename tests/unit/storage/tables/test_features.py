@@ -6,6 +6,7 @@ from itertools import cycle
 
 import pytest
 from deltalake import DeltaTable, TableFeatures
+from recovery_cases import long_if
 from store_cases import COUNTS, TOTALS, commit, open_store
 from table_steps import decided, history_row, words_read
 from upkeep_cases import keep_up, small
@@ -267,7 +268,7 @@ def counted_in(spark, path):
 @pytest.mark.parametrize(
     "name",
     # Rejected, supported, and disabled again. The log entries of the other features are tested above, without Spark.
-    [name if name in ("dv", "v2") else pytest.param(name, marks=pytest.mark.long) for name in SPARK],
+    long_if(lambda name: name != "dv", SPARK),
 )
 def test_features_enabled_by_spark(tmp_path, spark, monkeypatch, name):
     """A feature that Spark enables on a sink, during a run and before the next one, loses or adds no committed rows."""

@@ -8,9 +8,10 @@ import pytest
 from table_steps import history_row, interrupted, synced_paths
 
 from txstorm.clients import files
+from txstorm.clients.delta import log as delta_log
 from txstorm.clients.delta.entry import Commit
 from txstorm.clients.delta.handle import DeltaHandle
-from txstorm.clients.delta.log import CHECKPOINT_EVERY, CHECKPOINT_MOST, LOG, entry_name
+from txstorm.clients.delta.log import CHECKPOINT_EVERY, LOG, entry_name
 from txstorm.errors import DataDirectoryError
 from txstorm.storage.tables.history import append_history, check_history, read_history
 
@@ -32,12 +33,14 @@ def test_rows_come_back_and_appending_them_again_adds_nothing(tmp_path):
     assert found == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]
 
 
-def test_log_entries_read_by_an_append_are_bounded(tmp_path):
-    txids, lengths = range(1, CHECKPOINT_MOST + 30), []
+def test_log_entries_read_by_an_append_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_log, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(delta_log, "CHECKPOINT_MOST", 16)
+    txids, lengths = range(1, 50), []
     for txid in txids:
         append_history(tmp_path, [history_row(txid)])
         lengths.append(len(DeltaHandle.open(tmp_path / "history").checked_infos()))
-    assert max(lengths) <= CHECKPOINT_MOST
+    assert 4 < max(lengths) <= 16
     check_history(tmp_path)
     assert read_history(tmp_path)["txid"].to_pylist() == [*txids]
 

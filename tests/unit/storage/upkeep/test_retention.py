@@ -230,7 +230,7 @@ def test_files_of_a_live_intent_are_kept_beyond_the_retention_period(tmp_path):
 def test_commits_between_the_steps_of_retention_are_safe(world):
     chance = seeded()
     for _ in world.retention().steps():
-        if chance.random() < 0.5:
+        if chance.random() < 0.2:
             world.go_on(1, every=99)
     world.check()
 

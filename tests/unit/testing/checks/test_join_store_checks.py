@@ -66,7 +66,7 @@ class NotDerived:
 @pytest.mark.parametrize("make", [Simple, ExpiresLater, NotDerived, MemoryStore, lambda: CountingStore(Simple())])
 def test_stores_that_are_right_are_accepted(make):
     """A11: for a store that is new each time, and for one that all objects share."""
-    check_join_store(make, seeds=range(50))
+    check_join_store(make, seeds=range(20))
     one = make()
     check_join_store(lambda: one, seeds=range(3))
 
