@@ -28,6 +28,8 @@ _TYPES: Mapping[str, tuple[str, pa.DataType]] = {
 }
 _CURES = {
     "map": "select map_entries(column)",
+    **dict.fromkeys(("interval", "time"), "cast it to STRING, or select a number"),
+    "void": "cast it to the type that it is to have",
     "timestamp_ntz": "cast it to TIMESTAMP",
     "variant": "select to_json(column)",
     **dict.fromkeys(("char", "varchar"), "declare STRING"),
@@ -131,7 +133,7 @@ class _Reader:
         if name == "struct":
             self._require("<")
             parts = dict(self.fields(end=">"))
-            text = ",".join(f"{_written(part)}:{one.spark}" for part, one in parts.items())
+            text = ",".join(f"{written(part)}:{one.spark}" for part, one in parts.items())
             return FrameColumn(f"struct<{text}>", pa.struct([(part, one.arrow) for part, one in parts.items()]))
         if name in _TYPES:
             return FrameColumn(*_TYPES[name])
@@ -176,6 +178,6 @@ class _Reader:
         )
 
 
-def _written(name: str) -> str:
+def written(name: str) -> str:
     """Return the name of a field as Spark writes it in the text of a type."""
     return name if re.fullmatch(r"\w+", name) else quoted(name)

@@ -125,9 +125,20 @@ def comparable(row):
 
 
 def test_values_of_all_types_arrive_as_python_has_them(spark, tmp_path):
-    columns = "t TIMESTAMP, d DATE, m DECIMAL(20, 3), x DOUBLE, b BINARY, l ARRAY<STRUCT<n: INT>>, s STRING, o BOOLEAN"
+    columns = (
+        "t TIMESTAMP, d DATE, m DECIMAL(20, 3), x DOUBLE, b BINARY, l ARRAY<STRUCT<`n.m`: INT>>, s STRING, o BOOLEAN"
+    )
     at = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
-    row = (at, date(2026, 1, 2), Decimal("12345678901234567.125"), 0.1, b"\x00a", [{"n": 1}, {"n": None}], "é", True)
+    row = (
+        at,
+        date(2026, 1, 2),
+        Decimal("12345678901234567.125"),
+        0.1,
+        b"\x00a",
+        [{"n.m": 1}, {"n.m": None}],
+        "é",
+        True,
+    )
     made = builder([[row, (None,) * 8]], columns)
     made.set_frame_bolt("same", lambda frame: frame).reads("orders")
     made.set_bolt("text", Map(lambda one: repr([*one.values][1:]), "text")).global_grouping("same")
@@ -158,6 +169,42 @@ def test_two_inputs_pandas_and_empty_batches(spark, tmp_path):
     handle.awaitTermination()
     assert sorted(row["cents"] for row in read_sink(tmp_path, "rows").to_pylist()) == [1, 2, 2, 3, 4, 6]
     assert [row["tuples"] for row in handle.history().to_pylist()] == [0, 6, 0, 3]
+
+
+def first_of(orders):
+    return orders if orders.isEmpty() else orders.where("cents >= 0")
+
+
+def test_the_digest_is_that_of_all_rows_whatever_a_function_reads_of_them(spark, tmp_path):
+    """A batch is read whole, and once: also if the function takes some rows, none, or has looked at it before."""
+    none = spark.range(9).groupBy("id").count().where("count > 1").selectExpr("CAST(id AS STRING) AS country")
+    functions = {
+        "all": lambda orders: orders,
+        "some": lambda orders: orders.limit(1),
+        "none": lambda orders: orders.where("1 = 0"),
+        "a join without rows": lambda orders: orders.join(none, "country"),
+        "other rows": lambda orders: spark.createDataFrame([("z", 1)], COLUMNS),
+        "an action before": first_of,
+        "several times": lambda orders: orders.unionByName(orders),
+    }
+    rows = {"all": 24, "some": 2, "other rows": 3, "an action before": 24, "several times": 48}
+    batches = [[("abc"[n % 3], n) for n in range(20)], [], BATCHES[3]]
+    expected = None
+    spark.conf.set("spark.sql.adaptive.enabled", "true")  # as in Spark's own sessions
+    try:
+        for name, function in functions.items():
+            made = builder(batches)
+            made.set_frame_bolt("f", function).reads("orders")
+            made.set_bolt("kept", DeltaSink("kept", {"country": str, "cents": int}), 2).shuffle_grouping("f")
+            handle = go(made, tmp_path / name, spark, max_pack_txids=3)
+            handle.awaitTermination()
+            digests = [row["digest"] for row in handle.history().to_pylist()]
+            expected = expected or digests
+            assert digests == expected, name
+            assert sum(one.numInputRows for one in handle.recentProgress) == 24, name
+            assert read_sink(tmp_path / name, "kept").num_rows == rows.get(name, 0), name
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def test_an_error_of_a_udf_names_the_bolt_and_the_line(spark, tmp_path):
@@ -221,6 +268,14 @@ def reading(function, **more):
         (reading(lambda orders: orders.select("x")), "its function raised"),
         (reading(totals, columns="a INT b"), "',' or the end"),
         (reading(lambda orders: orders.selectExpr("map(1, 2) m")), "type map"),
+        (
+            reading(lambda orders: orders.selectExpr("interval 1 day i")),
+            "type interval has no values in Python; cast it to STRING",
+        ),
+        (
+            reading(lambda orders: orders.sparkSession.readStream.text("/tmp")),
+            "returned a streaming DataFrame",
+        ),
         (reading(lambda orders: orders.selectExpr("1 a", "2 a")), "'a' is there twice"),
     ],
 )

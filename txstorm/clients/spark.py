@@ -345,11 +345,6 @@ def murmur3_int(value: int, seed: int = 42) -> int:
     return h - (1 << 32) if h & 0x80000000 else h
 
 
-def frame_types(frame: Any) -> list[tuple[str, str]]:
-    """Return name and type of each column of a DataFrame, in order; the types as Spark writes them."""
-    return [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-
-
 _LOST = ("Python worker exited unexpectedly", "cancelled", "OutOfMemoryError", "Python worker failed to")
 """Parts of the messages of jobs that failed without a fault of their code."""
 

@@ -12,13 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txstorm.clients import spark as client
+from txstorm.clients.spark_frames import frame_types, observed, plan_text
 from txstorm.ddl import RESERVED, FrameColumn, columns_fault, columns_text, quoted
 from txstorm.engine.port import BATCH, SOURCE, ErrorRow, Pack, Processed, TxidInput
 from txstorm.engine.program import Program
@@ -29,7 +30,10 @@ from txstorm.user_code import Caught, described, ignore
 _TXID, _FROM = f"{RESERVED}txid", f"{RESERVED}from"
 _TIME = pa.timestamp("us", "UTC")
 _numbers = itertools.count(1)
-Compute = Callable[[Pack, Callable[[], Any]], list[Processed]]
+_PARTLY = re.compile(r"Limit|Offset|Tail|MapIn|MapPartitions|CoGroup")
+"""Operators in the plan of a DataFrame that need not read all rows of their input."""
+Observed = Callable[[str], Mapping[str, int] | None]
+Compute = Callable[[Pack, Callable[[], Any]], tuple[list[Processed], Observed]]
 
 
 def session_here() -> Any:
@@ -48,7 +52,7 @@ def columns_of(session: Any, function: Callable[..., Any], inputs: Sequence[Mapp
     """
     check_classic(session)
     types = [{name: one.spark for name, one in columns.items()} for columns in inputs]
-    return columns_text(dict(client.frame_types(_called(function, _empty(session, types), session))))
+    return columns_text(dict(frame_types(_called(function, _empty(session, types), session))))
 
 
 def plan_of(function: Callable[..., Any], inputs: Sequence[Mapping[str, FrameColumn]]) -> str:
@@ -93,7 +97,9 @@ def _called(
         raise InputError(
             "its function returned a DataFrame of another Spark application, or of Spark Connect; use those it is given"
         )
-    found = client.frame_types(given)
+    found = frame_types(given)
+    if given.isStreaming:
+        raise InputError("its function returned a streaming DataFrame, expected one of rows that are there")
     if fault := columns_fault(dict(found) if columns is None else columns, found):
         raise InputError(f"the columns of its result are not those declared, or of DataFrames without rows: {fault}")
     return given
@@ -133,25 +139,26 @@ def process(
         program: the program of a frame spout.
         pack: the pack; payloads of its inputs are functions that return the DataFrame of the spout.
         compute: called with the pack for the workers, and with a function that builds one DataFrame of all rows;
-            returns the outcomes, or raises `EngineError`.
+            returns the outcomes and a function from the name of an observation to its values, or raises `EngineError`.
         building: a context manager within which the user's functions are called.
         caught: called with every exception that they raise.
     """
-    made = PackFrames(session, program, caught)
-    try:
-        with building():
-            light = made.build(pack)
-        if not light.inputs:
-            return made.complete([])
+    for whole in (False, True):
+        made = PackFrames(session, program, caught, whole=whole)
         try:
-            return made.complete(compute(light, made.together))
+            with building():
+                light = made.build(pack)
+            outcomes, seen = compute(light, made.together) if light.inputs else ([], lambda _: None)
+            if whole or made.was_read(seen):
+                break
         except EngineError as error:
             row = failure_of(program, error.__cause__ or error)
             if row is None or len(light.inputs) > 1:  # then each is tried by itself
                 raise
             return [Processed(light.inputs[0].attempt, error=row)]
-    finally:
-        made.release()
+        finally:
+            made.release()
+    return made.complete(outcomes, seen)
 
 
 def process_here(
@@ -168,14 +175,15 @@ def process_here(
     """
     tasks = program.stages[0].tasks
 
-    def compute(light: Pack, together: Callable[[], Any]) -> list[Processed]:
+    def compute(light: Pack, together: Callable[[], Any]) -> tuple[list[Processed], Observed]:
         try:
-            rows = together().toArrow().combine_chunks()
+            frame = together()
+            rows = frame.toArrow().combine_chunks()
         except Exception as error:
             raise EngineError(client.explain_failure(error)) from error
         size = rows.num_rows // tasks + 1
         parts = (rows.slice(number * size, size).to_batches() for number in range(tasks))
-        return run([with_rows(program, light, part) for part in parts])
+        return run([with_rows(program, light, part) for part in parts]), partial(observed, frame)
 
     return process(session, program, pack, compute, nullcontext, caught)
 
@@ -187,14 +195,15 @@ class PackFrames:
         session: the session.
         program: the program of a frame spout.
         caught: called with every exception of the user's functions.
+        whole: whether batches of the spout are read by themselves, as functions did not read them.
     """
 
-    def __init__(self, session: Any, program: Program, caught: Caught) -> None:
-        self._session, self._program, self._caught = session, program, caught
+    def __init__(self, session: Any, program: Program, caught: Caught, *, whole: bool) -> None:
+        self._session, self._program, self._caught, self._whole = session, program, caught, whole
         self._emitted = [name for name in program.frames if program.out_edges(name)]
         self._parts: list[Any] = []
         self._kept: list[Any] = []
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, str] = {}
         self._known: dict[int, tuple[str, int]] = {}
         self._failed: Processed | None = None
 
@@ -222,10 +231,15 @@ class PackFrames:
         markers = session.range(0, tasks, 1, tasks).selectExpr(*self._columns(None, None))
         return reduce(lambda one, other: one.union(other), [*self._parts, markers]).coalesce(tasks)
 
-    def complete(self, outcomes: Sequence[Processed]) -> list[Processed]:
+    def was_read(self, seen: Observed) -> bool:
+        """Return whether Spark has read the batches; it need not if a filter or a join leaves no rows of them."""
+        return all(seen(name) is not None for name in self._seen.values())
+
+    def complete(self, outcomes: Sequence[Processed], seen: Observed) -> list[Processed]:
         """Add the digests and numbers of input rows; return all outcomes. The job must have ended."""
         for outcome in outcomes:
-            digest, rows = self._known.get(outcome.attempt.txid) or self._observed_in(outcome.attempt.txid)
+            txid = outcome.attempt.txid
+            digest, rows = self._known.get(txid) or _digest(seen(self._seen[txid]) or {})
             outcome.digests[BATCH] = digest
             outcome.counts[self._program.spout] = rows
         failed = [] if self._failed is None or any(one.error for one in outcomes) else [self._failed]
@@ -247,7 +261,7 @@ class PackFrames:
             else:
                 self._known[txid] = known
             if SOURCE in txid_input.divert:  # read to its end, as a stateful stream must be, but nothing is emitted
-                self._parts.append(batch.selectExpr(*self._columns(None, txid)))
+                self._read(batch)
                 return True
             frames = {current: self._shared(batch, readers[current])}
             for current, bolt, reads in self._program.frame_bolts:
@@ -258,9 +272,12 @@ class PackFrames:
             if not client.is_alive(self._session):
                 raise
             self._caught(error)
+            self._seen.pop(txid, None)
             self._failed = Processed(txid_input.attempt, error=error_row(current, 0, 0, error, ""))
             return False
         self._parts += [frames[name].selectExpr(*self._columns(name, txid)) for name in self._emitted]
+        if known is None:
+            self._read_once(batch, self._seen[txid], [frames[name] for name in self._emitted])
         return True
 
     def _shared(self, frame: Any, readers: int) -> Any:
@@ -269,17 +286,37 @@ class PackFrames:
             self._kept.append(frame.persist())
         return frame
 
+    def _read_once(self, batch: Any, name: str, emitted: Sequence[Any]) -> None:
+        """Have Spark read all rows of a batch, and once, whatever functions make of it.
+
+        A stateful stream is to be read to its end, and the digest is that of all rows, although a function may take the
+        first ones alone, or none; it may also use its input several times.
+        """
+        if not self._whole and self._program.spout in self._emitted:
+            return
+        plans = [plan_text(frame) for frame in emitted]
+        uses = [plan.count(f"CollectMetrics {name},") for plan in plans]
+        whole = any(used and not _PARTLY.search(plan) for used, plan in zip(uses, plans, strict=True))
+        if sum(uses) == 1 and whole and not self._whole:
+            return
+        self._shared(batch, readers=2)
+        if self._whole or not whole:
+            self._read(batch)
+
+    def _read(self, batch: Any) -> None:
+        """Have Spark read all rows of a batch, and emit none: of no component, there is their number."""
+        self._parts.append(batch.selectExpr("count(1) AS n").selectExpr(*self._columns(None, "n")))
+
     def _observed(self, txid: int, frame: Any) -> Any:
         """Return the batch of the spout, of whose rows Spark takes a digest while it computes them.
 
         The digest is a number of rows and three sums over their hashes: neither order nor partitions matter.
         """
-        from pyspark.sql import Observation
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         names = [quoted(name) for name in self._program.frames[self._program.spout]]
         mixed = f"xxhash64({', '.join(names)})"
-        self._seen[txid] = Observation(f"{RESERVED}{next(_numbers)}")
+        self._seen[txid] = f"{RESERVED}{next(_numbers)}"
         return frame.selectExpr(*names).observe(
             self._seen[txid],
             F.expr("count(1)").alias("rows"),
@@ -288,13 +325,7 @@ class PackFrames:
             F.expr(f"sum(shiftrightunsigned({mixed}, 32))").alias("high"),
         )
 
-    def _observed_in(self, txid: int) -> tuple[str, int]:
-        """Return the digest and the number of rows that Spark has taken of a batch."""
-        found = self._seen[txid].get
-        rows = found.get("rows") or 0
-        return ":".join([str(rows), *(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))]), rows
-
-    def _columns(self, component: str | None, txid: int | None) -> list[str]:
+    def _columns(self, component: str | None, txid: int | str | None) -> list[str]:
         """Return the expressions of all columns, of all components; null for those of other components."""
         found = []
         for place, name in enumerate(self._emitted):
@@ -304,6 +335,12 @@ class PackFrames:
         source = "NULL" if component is None else str(self._emitted.index(component))
         txids = "NULL" if txid is None else str(txid)
         return [*found, f"CAST({source} AS INT) AS {_FROM}", f"CAST({txids} AS BIGINT) AS {_TXID}"]
+
+
+def _digest(found: Mapping[str, int]) -> tuple[str, int]:
+    """Return the digest and the number of rows that Spark has taken of a batch."""
+    rows = found.get("rows") or 0
+    return ":".join([str(rows), *(f"{found.get(name) or 0:x}" for name in ("crossed", "low", "high"))]), rows
 
 
 def failure_of(program: Program, error: BaseException) -> ErrorRow | None:

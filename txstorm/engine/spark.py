@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txstorm.api.context import WorkProgress
 from txstorm.clients import spark as client
+from txstorm.clients.spark_frames import observed
 from txstorm.engine import frames
 from txstorm.engine.cargo import Cargo, decode, encode
 from txstorm.engine.gather import destinations, gather
@@ -177,11 +178,15 @@ class SparkEngine:
             except Exception as error:
                 raise self._failure(error) from error
 
-        def compute(light: Pack, together: Callable[[], Any]) -> list[Processed]:
-            def frame() -> Any:
-                return self._frame(program, lambda level: stage_function(shipped, light, level), together())
+        def compute(light: Pack, together: Callable[[], Any]) -> tuple[list[Processed], frames.Observed]:
+            made = list[Any]()
 
-            return gather(program, light, self._collected(frame, group))
+            def frame() -> Any:
+                made.append(self._frame(program, lambda level: stage_function(shipped, light, level), together()))
+                return made[0]
+
+            outcomes = gather(program, light, self._collected(frame, group))
+            return outcomes, lambda name: observed(made[0], name)
 
         repeated = 0
         while True:

@@ -14,7 +14,8 @@ from typing import Any
 
 from txstorm.books.data_directory import default_directory, was_run
 from txstorm.books.origin import origin_of
-from txstorm.clients.spark import active_session, frame_types, is_connect
+from txstorm.clients.spark import active_session, is_connect
+from txstorm.clients.spark_frames import frame_types
 from txstorm.clients.spark_query import CONNECT, StreamingQuery, read_to_end, stop_queries
 from txstorm.ddl import columns_fault
 from txstorm.engine.spark import SparkEngine

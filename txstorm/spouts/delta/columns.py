@@ -29,6 +29,7 @@ OF_CHANGES = {"_change_type": "string", "_commit_version": "bigint", "_commit_ti
 """Columns of a change data feed, as Spark names them."""
 FEED = "delta.enableChangeDataFeed"
 _NEWEST_READER = 3
+_CHAR = re.compile(r"\bchar\(")
 _SPARK = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
 
 
@@ -59,6 +60,10 @@ class TableColumns:
         check_protocol(log, shape.protocol, version)
         fields, mode = shape.fields, shape.properties.get("delta.columnMapping.mode", "none")
         types = {str(field["name"]): _ddl(field["type"]) for field in fields}
+        for field in fields:
+            if _CHAR.search(str(field.get("metadata", {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))):
+                what = f"column {field['name']!r}: CHAR has values that readers fill up with blanks; copy it as STRING"
+                raise log.fault(what)
         if changes and (taken := sorted(set(types) & set(OF_CHANGES))):
             raise log.fault(f"columns {taken} have the names of those of a change data feed; rename them")
         try:

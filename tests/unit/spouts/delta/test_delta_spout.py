@@ -206,13 +206,12 @@ def outside(table):
     edit(table, 0, lambda action: action.get("add", {}).update(path="file:///etc/passwd"))
 
 
-def odd_type(table):
+def schema(before, after):
     def change(action):
         if "metaData" in action:
-            text = action["metaData"]["schemaString"].replace('"long"', '"timestamp_ntz"')
-            action["metaData"]["schemaString"] = text
+            action["metaData"]["schemaString"] = action["metaData"]["schemaString"].replace(before, after)
 
-    edit(table, 0, change)
+    return lambda table: edit(table, 0, change)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,8 @@ def odd_type(table):
         (needs("catalogManaged"), "version 0 needs feature catalogManaged, which txstorm does not support"),
         (gone, r"\.parquet, which holds rows of version 0, is missing \(VACUUM\?\)"),
         (outside, "version 0: .*file:///etc/passwd"),
-        (odd_type, "column 'n': type timestamp_ntz has no values in Python; cast it"),
+        (schema('"long"', '"timestamp_ntz"'), "column 'n': type timestamp_ntz has no values in Python; cast it"),
+        (schema('"metadata":{}', '"metadata":{"__CHAR_VARCHAR_TYPE_STRING":"char(3)"}'), "'n': CHAR has values that"),
         (lambda table: (table / f"_delta_log/{0:020d}.json").write_text("{"), "log entry of version 0 cannot be read"),
         (lambda table: (table / f"_delta_log/{0:020d}.json").unlink(), "there is no Delta table"),
         (lambda table: next(table.glob("*.parquet")).write_bytes(b"PAR1"), r"of version 0: .*bytes"),
