@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txstorm import faults
-from txstorm.clients.delta.handle import is_table
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import FencedError, TableCorrupt, TxstormError
 from txstorm.storage.tables.directory import TableDirectory, check_there, placed
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity, tables_of

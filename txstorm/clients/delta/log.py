@@ -41,7 +41,8 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 _SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
-_KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
+KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
+"""Kinds of actions that txstorm writes."""
 # The ranges read from the source: no decision depends on them, and floats in them need not round-trip exactly.
 _UNCHECKED = {"extents"}
 
@@ -84,6 +85,17 @@ def last_checkpoint(table: Path) -> int:
 def check_log(table: Path) -> None:
     """Raise `OSError` if anything that libraries would read as the log of `table` is not a regular file."""
     check_files(table / LOG, (".json", ".parquet", HINT))
+
+
+def is_table(path: Path) -> bool:
+    """Return whether there is a Delta table at `path`, even if it cannot be read."""
+    try:
+        with os.scandir(path / LOG) as entries:
+            return any(entry.name[0].isdigit() for entry in entries)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid file name
+        return False
+    except OSError:
+        return True
 
 
 def torn_creation(log: Path, last: str = "txn") -> Path | None:
@@ -225,20 +237,18 @@ def checked_paths(entry: Path) -> Iterator[str]:
         yield unquote(action["path"])
 
 
-def own_entry(entry: Path) -> tuple[Mapping[str, Any], Actions]:
-    """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`."""
-    return checked_entry(read_whole(entry))
+def own_entry(entry: Path, read: Actions | None = None) -> tuple[Mapping[str, Any], Actions]:
+    """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`.
 
-
-def checked_entry(data: bytes) -> tuple[Mapping[str, Any], Actions]:
-    """Return the results of `own_entry` for the content of an entry; raise `ValueError` if it was altered."""
+    `read`: the actions, if the entry has just been read.
+    """
     try:
-        actions = _actions_in(data)
+        actions = entry_actions(entry) if read is None else read
         if not actions:
             return {}, actions
         own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(txn["appId"].startswith(f"{INFO}/") for txn in actions["txn"])
-        intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
+        intact = not ours or (actions.keys() <= KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"it is not a log entry ({type(error).__name__}: {error})") from error
     if not intact:
@@ -260,12 +270,8 @@ def paths_of(entry: Path) -> Iterator[str]:
 
 def entry_actions(entry: Path) -> dict[str, list[Any]]:
     """Return the actions of a log entry, or of a checkpoint as JSON, by kind; raise `OSError` or `ValueError`."""
-    return _actions_in(read_whole(entry))
-
-
-def _actions_in(data: bytes) -> dict[str, list[Any]]:
     actions: dict[str, list[Any]] = defaultdict(list)
-    for line in data.splitlines():
+    for line in read_whole(entry).splitlines():
         for kind, content in json.loads(line).items():
             actions[kind].append(content)
     return actions

@@ -11,7 +11,8 @@ from table_steps import synced_paths
 
 from txstorm.clients.delta import data_files
 from txstorm.clients.delta.entry import Commit, DataFile
-from txstorm.clients.delta.handle import DeltaHandle, is_table, stored_schema
+from txstorm.clients.delta.handle import DeltaHandle, stored_schema
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 
 SCHEMA = pa.schema([("k", pa.string()), ("_txid", pa.int64())])
