@@ -57,7 +57,7 @@ from txstorm.clients.delta.log import (
     version_of,
 )
 from txstorm.clients.delta.stats import BOUNDED, bounds_in, is_silent, parsed, stats_of, with_bounds
-from txstorm.clients.delta.window import NotPlainError, ShortLog, Window, table_in
+from txstorm.clients.delta.window import NotPlainError, ShortLog, Window
 from txstorm.clients.delta.writer_lock import locked
 from txstorm.clients.files import checked_path
 from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
@@ -88,13 +88,11 @@ class DeltaHandle:
         self.version = int(table.version())
         self.checkpointed = last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # cache for `version`: delta-rs reads the log for every call
-        self._all_apps = False  # whether it has all app ids
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
         self._listed: pa.Table | None = None  # the files of `version`; None: not read yet
         self._links = True  # whether the file system has hard links, as far as is known
         self._synced = -1 if first is None else 0  # the newest version that this handle has written here, and synced
-        self._features = Features.of(table, lambda: _has_vectors(table))
-        self._unwritable = self._features.unwritable(path)
+        self._forget()
         self._own = None if first is None else (0, first)  # version and inode of that entry, until it is rewritten
 
     @classmethod
@@ -149,7 +147,7 @@ class DeltaHandle:
                 window = Window(path, checkpoint, files, entries)
                 if newest:
                     window.follow()
-                return DeltaHandle(path, window, table_in(path, window))
+                return DeltaHandle(path, window, _table_in(path, window))
 
         return opened
 
@@ -190,7 +188,7 @@ class DeltaHandle:
         if not followed:
             self.reopen()
         elif self._window.last != self.version:  # another writer has committed
-            self._load(self._window.last)
+            self._read_here(self._window.last)
             self.version = self._window.last
             self._forget()
 
@@ -204,7 +202,7 @@ class DeltaHandle:
     def _forget(self) -> None:
         """Invalidate everything cached about an earlier version, after another writer has committed a later version."""
         self._apps.clear()
-        self._all_apps = False
+        self._all_apps = False  # whether it has all app ids
         self._stats = self._listed = None
         self._features = Features.of(self._table, lambda: _has_vectors(self._table))
         self._unwritable = self._features.unwritable(self.path)
@@ -226,20 +224,17 @@ class DeltaHandle:
         if self._unwritable is not None:
             raise TableRefused(self._unwritable)
 
-    def _read_here(self) -> DeltaTable | ShortLog:
-        """Return the delta-rs table at exactly the version of this handle, even if there are newer versions."""
-        if self._table.version() != self.version:
-            with _reading(self.path, "the log"):
-                self._window.follow(self.version)
-            self._load(self.version)
+    def _read_here(self, version: int | None = None) -> DeltaTable | ShortLog:
+        """Return the table at exactly `version` (None: that of this handle), even if there are newer versions."""
+        wanted = self.version if version is None else version
+        if self._table.version() != wanted:
+            try:
+                with _reading(self.path, "the log"):
+                    self._window.follow(wanted)
+                    self._table.load_as_version(wanted)
+            except NotPlainError:
+                self._window, self._table = _opened(self.path, wanted)
         return self._table
-
-    def _load(self, version: int) -> None:
-        try:
-            with _reading(self.path, "the log"):
-                self._table.load_as_version(version)
-        except NotPlainError:
-            self._window, self._table = _opened(self.path, version)
 
     def app_version(self, app_id: str) -> int | None:
         """Return the last version number committed for the Delta app transaction `app_id`; None if there is none."""
@@ -514,15 +509,20 @@ class DeltaHandle:
 
     def _stats_here(self) -> dict[str, Mapping[str, Any]]:
         if self._stats is None:
-            table, window = self._read_here(), self._window
-            short = table.stats() if isinstance(table, ShortLog) else None
-            self._stats = stats_of(self.path, window.files, window.entries) if short is None else short
+            table = self._read_here()
+            log = self._window.files, self._window.entries
+            self._stats = table.stats() if isinstance(table, ShortLog) else stats_of(self.path, *log)
         return self._stats
 
     def is_silent(self, column: str) -> bool:
         """Return whether any file of this version has min/max statistics for other columns, but not for `column`."""
         stats = self._stats_here()
         return is_silent((stats.get(file.path, {}) for file in self.files()), column)
+
+
+def _table_in(path: Path, window: Window, version: int | None = None) -> DeltaTable | ShortLog:
+    short = ShortLog.of(path, window, Schema.from_json) if version in (None, window.last) else None
+    return DeltaTable(str(window.path), version=version) if short is None else short
 
 
 def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Window, DeltaTable | ShortLog]:
@@ -533,9 +533,9 @@ def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Win
             raise TableCorrupt(msg)
         if not window.linked:
             with suppress(DeltaError, OSError):  # what delta-rs minds may be outside the window
-                return window, table_in(path, window, window.last)
+                return window, _table_in(path, window, window.last)
             window = Window.newest(path)
-        return window, table_in(path, window, version)
+        return window, _table_in(path, window, version)
     except (DeltaError, OSError, ValueError) as cause:
         wanted = "" if version is None else f" at version {version}"
         raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause

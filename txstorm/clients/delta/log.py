@@ -45,6 +45,7 @@ KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
 """Kinds of actions that txstorm writes."""
 # The ranges read from the source: no decision depends on them, and floats in them need not round-trip exactly.
 _UNCHECKED = {"extents"}
+_PLAIN = (str, int, float)
 
 File = tuple[str, int, int, str]
 Actions = Mapping[str, list[Any]]
@@ -67,17 +68,18 @@ def checksum(
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, str | int | float):
-        return value  # most values: the check for a mapping is slow
     if isinstance(value, Mapping):
-        return {name: _checked(item) for name, item in value.items() if name not in _UNCHECKED}
-    return [_checked(item) for item in value] if isinstance(value, list | tuple) else value
+        checked = ((name, item) for name, item in value.items() if name not in _UNCHECKED)
+        return {name: item if isinstance(item, _PLAIN) else _checked(item) for name, item in checked}
+    if isinstance(value, list | tuple):
+        return [item if isinstance(item, _PLAIN) else _checked(item) for item in value]
+    return value
 
 
 def last_checkpoint(table: Path) -> int:
     """Return the version of the last checkpoint according to the hint in the log; 0 if there is no valid hint."""
     try:
-        return int(json.loads(read_whole(table / f"{LOG}/{HINT}"))["version"])
+        return int(json.loads(read_whole(f"{table}/{LOG}/{HINT}"))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return 0  # missing or damaged: it is only a hint for readers
 
@@ -90,7 +92,7 @@ def check_log(table: Path) -> None:
 def is_table(path: Path) -> bool:
     """Return whether there is a Delta table at `path`, even if it cannot be read."""
     try:
-        with os.scandir(path / LOG) as entries:
+        with os.scandir(f"{path}/{LOG}") as entries:
             return any(entry.name[0].isdigit() for entry in entries)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid file name
         return False
@@ -201,7 +203,7 @@ def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
 def check_checkpoint(table: Path, version: int) -> None:
     """Raise `ValueError` if the checkpoint of `version` does not match the digests in its note, if it has one."""
     try:
-        note = json.loads(read_whole(table / NOTE))
+        note = json.loads(read_whole(f"{table}/{NOTE}"))
         noted = note["files"] if note["version"] == version else {}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):  # the table can be read without the note
         return
@@ -268,7 +270,7 @@ def paths_of(entry: Path) -> Iterator[str]:
         yield unquote(action["path"])
 
 
-def entry_actions(entry: Path) -> dict[str, list[Any]]:
+def entry_actions(entry: Path | str) -> dict[str, list[Any]]:
     """Return the actions of a log entry, or of a checkpoint as JSON, by kind; raise `OSError` or `ValueError`."""
     actions: dict[str, list[Any]] = defaultdict(list)
     for line in read_whole(entry).splitlines():

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -24,7 +24,6 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
 
 from txstorm.clients.delta.entry import PLAIN
 from txstorm.clients.delta.log import (
@@ -46,6 +45,8 @@ from txstorm.errors import InputError
 
 SHORT = 200
 """Maximum number of files in a log that delta-rs lists itself, for readers that open a table for a single read."""
+FEW = 50
+"""Maximum number of entries that are read without delta-rs; it takes as long for them."""
 _PREFIX = "txstorm-log-"
 _LOCK = "lock"
 _SINGLE = re.compile(r"\d{20}\.checkpoint\.parquet")
@@ -184,37 +185,45 @@ class ShortLog:
     Args:
         table: the table's directory.
         window: its log, from the first entry on.
+        columns: parses a schema, as delta-rs does.
 
     Raises:
         NotPlainError: delta-rs has to read the log.
     """
 
-    def __init__(self, table: Path, window: Window) -> None:
+    def __init__(self, table: Path, window: Window, columns: Callable[[str], Any]) -> None:
         names = [entry.rpartition("/")[2] for entry in window.entries]
-        if window.checkpoint >= 0 or len(names) > SHORT or names != [entry_name(at) for at in range(len(names))]:
+        if window.checkpoint >= 0 or len(names) > FEW or names != [entry_name(at) for at in range(len(names))]:
             raise NotPlainError
-        self._table, self._version = table, -1
+        self._table, self._columns, self._version = table, columns, -1
         self._metadata: Metadata | None = None
+        self._has_protocol = False
         self._apps: dict[str, int] = {}
         self._files: dict[str, Mapping[str, Any]] = {}
-        self._read: dict[str, Actions] = {}
-        for entry in window.entries:
-            self._add(entry)
+        self._read = {entry: self._add(entry) for entry in window.entries}
+
+    @classmethod
+    def of(cls, table: Path, window: Window, columns: Callable[[str], Any]) -> ShortLog | None:
+        """Read the log in `window`; return None if delta-rs has to read it."""
+        try:
+            return cls(table, window, columns)
+        except NotPlainError:
+            return None
 
     def load_as_version(self, version: int) -> None:
         """Move to a later version; raises `OSError` if an entry is missing, and `NotPlainError`."""
         while self._version < version:
             self._add(f"{LOG}/{entry_name(self._version + 1)}")
 
-    def _add(self, entry: str) -> None:
+    def _add(self, entry: str) -> Actions:
         try:
-            actions = entry_actions(self._table / entry)
-            self._read[entry] = actions
+            actions = entry_actions(f"{self._table}/{entry}")
             if not actions.keys() <= KINDS or any(added.get("deletionVector") for added in actions["add"]):
                 raise NotPlainError
             for protocol in actions["protocol"]:
-                if {**protocol} != dict(zip(("minReaderVersion", "minWriterVersion"), PLAIN, strict=True)):
+                if (protocol["minReaderVersion"], protocol["minWriterVersion"]) != PLAIN:
                     raise NotPlainError
+                self._has_protocol = True
             for table in actions["metaData"]:
                 self._describe(table)
             for removed in actions["remove"]:
@@ -224,19 +233,20 @@ class ShortLog:
             self._apps.update((txn["appId"], txn["version"]) for txn in actions["txn"])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as damage:
             raise NotPlainError from damage
-        if self._metadata is None:
+        if self._metadata is None or not self._has_protocol:
             raise NotPlainError
         self._version += 1
+        return actions
 
     def _describe(self, table: Mapping[str, Any]) -> None:
         if table["partitionColumns"]:
             raise NotPlainError
-        self._schema = Schema.from_json(table["schemaString"])
+        self._schema = self._columns(table["schemaString"])
         named = table.get("name"), table.get("description")
         self._metadata = Metadata(table["id"], *named, [], table.get("createdTime"), table["configuration"])
 
     def newly_read(self) -> dict[str, Actions]:
-        """Return the actions of the entries that were read since the last call, by path of the entry."""
+        """Return the actions of the entries that were read at the opening, by path, at the first call; then none."""
         read, self._read = self._read, {}
         return read
 
@@ -257,7 +267,7 @@ class ShortLog:
         assert self._metadata is not None
         return self._metadata
 
-    def schema(self) -> Schema:
+    def schema(self) -> Any:
         """Return the columns."""
         return self._schema
 
@@ -274,19 +284,9 @@ class ShortLog:
         return pa.table([*given, pa.array(counts, pa.int64())], names)
 
 
-def table_in(path: Path, window: Window, version: int | None = None) -> DeltaTable | ShortLog:
-    """Open the table at `path` as of the end of a window of its log, or as of `version`, which is in it."""
-    try:
-        if version in (None, window.last):
-            return ShortLog(path, window)
-    except NotPlainError:
-        pass
-    return DeltaTable(str(window.path), version=version)
-
-
 def _listed(table: Path, folder: str) -> list[str]:
     try:
-        return [f"{folder}/{name}" for name in os.listdir(table / folder)]
+        return [f"{folder}/{name}" for name in os.listdir(f"{table}/{folder}")]
     except FileNotFoundError:
         return []
 
