@@ -71,8 +71,8 @@ _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_lo
 class DeltaHandle:
     """Handle on one Delta table, at the version last read or written. Not thread-safe.
 
-    delta-rs sees only a window of the log (`window`), so the whole log is listed only by `open` and `reopen`, and by
-    commits to tables that are not plain.
+    delta-rs sees only a window of the log (`window`), and nothing of the short log of a plain table. The whole log is
+    listed only by `open` and `reopen`, and by commits to tables that are not plain.
 
     Attributes:
         path: the table's directory.
@@ -295,8 +295,7 @@ class DeltaHandle:
     @property
     def is_plain(self) -> bool:
         """Whether commits to the table bypass delta-rs, so that they do not slow down as the log grows."""
-        protocol = self._table.protocol()  # commits of this handle never change it
-        return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
+        return self._links and (self._features.reader, self._features.writer) == PLAIN
 
     def _commit_entry(self, commit: Commit) -> bool:
         """Commit without delta-rs; return False, changing nothing, if the table or the file system do not allow it."""
