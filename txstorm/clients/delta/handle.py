@@ -204,7 +204,7 @@ class DeltaHandle:
         self._apps.clear()
         self._all_apps = False  # whether it has all app ids
         self._stats = self._listed = None
-        self._features = Features.of(self._table, lambda: _has_vectors(self._table))
+        self._features = Features.of(self._table, partial(_has_vectors, self._table))  # no cycle: it keeps the links
         self._unwritable = self._features.unwritable(self.path)
 
     @property
