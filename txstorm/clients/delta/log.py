@@ -246,7 +246,7 @@ def own_entry(entry: Path, read: Actions | None = None) -> tuple[Mapping[str, An
     """
     try:
         actions = entry_actions(entry) if read is None else read
-        if not actions:
+        if not any(actions.values()):  # a look-up leaves an empty list
             return {}, actions
         own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(txn["appId"].startswith(f"{INFO}/") for txn in actions["txn"])
