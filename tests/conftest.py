@@ -45,22 +45,6 @@ if CLASSES.exists():
     )
 
 
-LOGS_IN_PYTHON = (
-    *(f"recovery/{room}" for room in ("crashes", "failures", "lifecycle", "takeover")),
-    *("conformance", "jobs", "joins", "kafka", "maps", "stateful", "windows", "benchmarks/test_nexmark.py"),
-    *(f"cli/test_{name}.py" for name in ("join_command", "rewind_to_time", "windows_command")),
-    *(f"bad_input/test_bad_{name}.py" for name in ("emits", "joins", "sources", "spouts", "state_use", "windows")),
-    *(f"unit/{room}" for room in "cli coordinator dadstorm hailstorm joins monoids pipelines recovery runtime".split()),
-    *(f"unit/{room}" for room in "sinks spouts state stateful storage/upkeep streaming testing windows".split()),
-)
-"""Rooms about what is in tables, whoever reads their logs: without checkpoints they are read as in simulated worlds.
-
-To open a table by delta-rs took a fifth of their time. All other rooms, processes and readers open tables by delta-rs.
-"""
-LOGS_OF_OTHERS = ("unit/spouts/delta", "unit/joins/test_lookup_table.py", "joins/test_lookup_joins.py")
-"""What of them reads tables that other programs write."""
-
-
 def delta_jars() -> str:
     """The jars of Delta and of Spark's Kafka source that `scripts/jars` has fetched, as ``spark.jars`` takes them."""
     jars = [jar for place in ("jars", "connector-jars") for jar in sorted((ROOT / ".cache" / place).glob("*.jar"))]
@@ -166,20 +150,6 @@ def progress(request: pytest.FixtureRequest) -> Callable[[str], None]:
             print(f"\n    {time.monotonic() - began:6.1f} s  {line}", end="", flush=True)
 
     return show
-
-
-@pytest.fixture(autouse=True)
-def _logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Read the logs of tables in Python in the rooms `LOGS_IN_PYTHON`."""
-    inner = request.path.relative_to(ROOT / "tests")
-    mine, others = (any(map(inner.is_relative_to, rooms)) for rooms in (LOGS_IN_PYTHON, LOGS_OF_OTHERS))
-    if not mine or others or request.node.get_closest_marker("spark"):
-        yield
-        return
-    from txstorm.simulation.topologies.log_table import logs_in_python
-
-    with logs_in_python():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from txstorm.clients.delta.handle import is_table
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import TableCorrupt
 from txstorm.results.read import keeps_no_changes, list_sinks, list_states
 from txstorm.storage.tables.declared import LETTERS_REF

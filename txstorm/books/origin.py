@@ -138,10 +138,10 @@ def _found(topology: Topology, main: ModuleType | None) -> tuple[str | None, str
 
 
 def _attributes(module: ModuleType, topology: Topology) -> list[str]:
-    known = dict(getattr(module, "__dict__", {}))
-    if not any(map(is_, known.values(), repeat(topology))):  # without libraries there still are ten thousand
+    known = getattr(module, "__dict__", {})
+    if not any(map(is_, list(known.values()), repeat(topology))):  # without libraries there still are ten thousand
         return []
-    return [name for name, value in known.items() if value is topology and name.isidentifier()]
+    return [name for name, value in list(known.items()) if value is topology and name.isidentifier()]
 
 
 def _importable(main: ModuleType) -> tuple[str, str] | None:

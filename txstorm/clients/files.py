@@ -32,7 +32,7 @@ _KINDS = {
 }
 
 
-def read_whole(path: Path, most: int = MOST) -> bytes:
+def read_whole(path: Path | str, most: int = MOST) -> bytes:
     """Read the file at `path`.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from txstorm.api.output import Collector
 from txstorm.row_order import Numbers
 from txstorm.windows.intake import Chunk
 
-Column = pa.Array | list[Any]
+Column: TypeAlias = pa.Array | list[Any]
 
 
 def columns_of(chunk: Chunk) -> list[Column]:
@@ -24,7 +24,8 @@ def columns_of(chunk: Chunk) -> list[Column]:
 
 def united(parts: Sequence[Column], order: Numbers) -> Column:
     """Return the parts of a column as one, in another order: an array if all are arrays of one type."""
-    if all(isinstance(one, pa.Array) and one.type == parts[0].type for one in parts):
+    types = [part.type if isinstance(part, pa.Array) else None for part in parts]
+    if None not in types and types.count(types[0]) == len(types):
         return pa.concat_arrays(parts).take(pa.array(order))
     values = [value for part in parts for value in listed(part)]
     return [values[row] for row in order.tolist()]

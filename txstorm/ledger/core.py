@@ -77,20 +77,23 @@ class StoredLedger(ABC):
     def get(self, path: str) -> Entry | None:
         """Return the entry at `path`; None if there is none."""
         checked_path(path)
-        with self._using():
+        self._check_usable()
+        with self._lock:
             return self._load(path, 0).get(path)
 
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path`."""
         checked_path(path, root=True)
-        with self._using():
+        self._check_usable()
+        with self._lock:
             return child_names(path, self._load(path, 2))
 
     def scan(self, path: str) -> dict[str, Entry]:
         """Return the entries directly below `path`."""
         prefix = f"{checked_path(path, root=True)}/" if path else ""
         start = len(prefix)
-        with self._using():
+        self._check_usable()
+        with self._lock:
             entries = self._load(path, 1).items()
             found = {name[start:]: entry for name, entry in entries if name.startswith(prefix)}
         return {name: found[name] for name in sorted(found, key=name_order) if "/" not in name}
@@ -98,7 +101,8 @@ class StoredLedger(ABC):
     def commit(self, ops: Sequence[Op], *, durable: bool = True) -> None:
         """Carry out `ops` atomically: all or none."""
         check_ops(ops)
-        with self._using(writes=True):
+        self._check_usable(writes=True)
+        with self._lock:
             if not ops:
                 self._check_lease()
             elif not any(self._write(ops, fresh=number > 0, durable=durable) for number in range(TRIES)):
@@ -108,7 +112,8 @@ class StoredLedger(ABC):
 
     def acquire(self, owner: str) -> None:
         """Acquire the lease."""
-        with self._using(writes=True):
+        self._check_usable(writes=True)
+        with self._lock:
             self._acquire(owner)
 
     def check_lease(self) -> None:
@@ -131,7 +136,8 @@ class StoredLedger(ABC):
 
     def holder(self) -> str | None:
         """Return the holder of the lease."""
-        with self._using():
+        self._check_usable()
+        with self._lock:
             holder = self._holder()
         return None if holder is None else str(holder)
 
@@ -140,11 +146,6 @@ class StoredLedger(ABC):
         if self._open and self._pid == os.getpid():
             self._open = False
             self._close()
-
-    def _using(self, *, writes: bool = False) -> AbstractContextManager[object]:
-        """Return the lock, to be entered at once, of a handle that may be used."""
-        self._check_usable(writes=writes)
-        return self._lock
 
     def _check_usable(self, *, writes: bool = False) -> None:
         if self._pid != os.getpid():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 from txstorm import faults
@@ -133,6 +134,7 @@ class Ledger(Protocol):
         """Release the lease and close the connection to the store; may be called twice."""
 
 
+@lru_cache(maxsize=1024)  # a run asks for the same paths again and again
 def checked_path(path: str, *, root: bool = False) -> str:
     """Return `path` if it is well-formed, or if it is empty and `root` is true; raise `InputError` otherwise."""
     if root and not path:
@@ -217,10 +219,11 @@ def replace(entries: dict[str, T], changed: Mapping[str, T | None]) -> None:
 _DELETED = {names.META: "ledger.meta", names.INTENTS: "ledger.intent"}
 
 
-def pass_deleted(op: Op) -> None:
-    """Pass the fault point for deleting an entry, if `op` deletes an entry whose kind has such a point."""
-    if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
-        faults.point(point)
+def pass_deleted(ops: Iterable[Op]) -> None:
+    """Pass the fault point of each deletion among `ops`, if entries of its kind have one."""
+    for op in ops:
+        if isinstance(op, Delete) and (point := _DELETED.get(op.path.rpartition("/")[0])):
+            faults.point(point)
 
 
 def child_names(path: str, stored: Iterable[str]) -> list[str]:

@@ -12,8 +12,8 @@ import stat
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,7 +53,7 @@ def create_file(path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix=f"{path.name}.new-", dir=path.parent) as directory:
             made = Path(directory) / path.name
-            with translated(made), closing(sqlite3.connect(made, isolation_level=None)) as connection:
+            with closing(sqlite3.connect(made, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
                 connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, FORMAT_VERSION))
@@ -65,6 +65,8 @@ def create_file(path: Path) -> None:
         sync_names(path.parent, [path])
     except FileExistsError:
         return
+    except _ERRORS as error:
+        raise translated(made, error) from error
     except OSError as error:
         raise DataDirectoryError(
             f"ledger {path}: expected to make it, got {error.strerror}; check that the directory can be written"
@@ -83,7 +85,7 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
 def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Connection:
     """Open and check the ledger at `path`; the connection autocommits and works in any thread, under a lock."""
     _check_file(path, read_only=read_only)
-    with translated(path):
+    try:
         connection = _open_reader(path) if read_only else _open(path, "mode=rw", busy)
         try:
             _check_content(connection, path)
@@ -94,6 +96,8 @@ def connect(path: Path, *, read_only: bool, busy: float = BUSY) -> sqlite3.Conne
         except BaseException:
             connection.close()
             raise
+    except _ERRORS as error:
+        raise translated(path, error) from error
     return connection
 
 
@@ -237,22 +241,20 @@ def _corrupt(path: Path, found: str) -> LedgerCorrupt:
     )
 
 
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors, raised within the block, into errors of txstorm."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if _code(error) is None:  # raised by Python's sqlite3 module for text that cannot be decoded
-            raise _corrupt(path, str(error)) from error
-        if _code(error) == sqlite3.SQLITE_BUSY:
-            raise HeldError(
-                f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
-            ) from error
-        msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
-        raise (DataDirectoryError if _refused(error) else TxstormError)(msg) from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter for damaged text in SQLite's message
-        raise _corrupt(path, str(error)) from error
+_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter for damaged text in SQLite's message
+
+
+def translated(path: Path, error: Exception) -> TxstormError:
+    """Return the error of txstorm for one of SQLite's, an instance of `_ERRORS`."""
+    # Python's sqlite3 module gives no code if text cannot be decoded.
+    if not isinstance(error, sqlite3.OperationalError) or _code(error) is None:
+        return _corrupt(path, str(error))
+    if _code(error) == sqlite3.SQLITE_BUSY:
+        return HeldError(
+            f"ledger {path}: expected another process to end its commit, got {error}; check whether it hangs"
+        )
+    msg = f"ledger {path}: expected it to be readable and writable, got {error}; check disk space and permissions"
+    return (DataDirectoryError if _refused(error) else TxstormError)(msg)
 
 
 def _refused(error: sqlite3.Error) -> bool:
@@ -299,32 +301,39 @@ class SqliteLedger(StoredLedger):
         self._seen: int | None = None  # SQLite's number for the content that the entries were read from; None: unknown
 
     def _load(self, path: str, depth: int) -> Mapping[str, Entry]:
-        with translated(self._path):
-            return self._current()
-
-    def _current(self) -> dict[str, Entry]:
-        """Return all entries; they are read again if another connection has committed since."""
         self._check_usable()  # it may have been closed while this call waited
-        seen = self._connection.execute("PRAGMA data_version").fetchone()[0]
-        if seen != self._seen:
-            self._entries = entries_of(self._connection, self._path)
-            self._seen = seen
+        try:
+            seen = self._connection.execute("PRAGMA data_version").fetchone()[0]
+            if seen != self._seen:  # another connection has committed since
+                self._entries = entries_of(self._connection, self._path)
+                self._seen = seen
+        except _ERRORS as error:
+            raise translated(self._path, error) from error
         return self._entries
 
     def _write(self, ops: Sequence[Op], *, fresh: bool, durable: bool) -> bool:
         self._check_usable()
-        with translated(self._path), _transaction(self._connection):
+        connection = self._connection
+        try:
+            # IMMEDIATE: versions are read under the lock they are written with, so that no other commit comes between.
+            connection.execute("BEGIN IMMEDIATE")
             self._lease.check()
-            changed = changes_of(ops, self._current())
+            changed = changes_of(ops, self._load("", 2))
             seen, self._seen = self._seen, None  # after a failure, they are read again
             for path, entry in changed.items():
                 if entry is None:
-                    self._connection.execute("DELETE FROM kv WHERE path = ?", (path,))
+                    connection.execute("DELETE FROM kv WHERE path = ?", (path,))
                 else:
                     row = (path, *entry, entry_crc(path.encode(), *entry))
-                    self._connection.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", row)
-            for op in ops:
-                pass_deleted(op)
+                    connection.execute("INSERT OR REPLACE INTO kv VALUES (?, ?, ?, ?)", row)
+            pass_deleted(ops)
+            connection.execute("COMMIT")
+        except _ERRORS as error:
+            raise translated(self._path, error) from error
+        finally:
+            # Unless it is committed; SQLite rolls back by itself after some errors, such as a full disk.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
         replace(self._entries, changed)
         self._seen = seen
         return True
@@ -345,17 +354,3 @@ class SqliteLedger(StoredLedger):
         with self._lock:
             self._lease.release()
             self._guard.close(self._connection)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    # IMMEDIATE: the versions are read under the lock they are written with, so that no other commit comes between.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # SQLite rolls back by itself after some errors, such as a full disk.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

@@ -19,7 +19,7 @@ from txstorm.books.books import Books
 from txstorm.books.records import Dropped
 from txstorm.errors import DataDirectoryError, InputError, StateError
 from txstorm.recovery.take_over import mark_dropped
-from txstorm.storage.tables.declared import LETTERS_REF, declarations, dropped
+from txstorm.storage.tables.declared import LETTERS_REF, all_declared, declarations, dropped
 from txstorm.storage.tables.directory import Directory, TableDirectory
 from txstorm.storage.tables.identity import TableRef, TopologyIdentity
 from txstorm.topology.graph import Topology
@@ -83,13 +83,16 @@ def check_roster(topology: Topology, books: Books, drop: Sequence[str] = ()) -> 
 
 
 def check_started(place: Directory, topology: Topology, books: Books, owner: TopologyIdentity) -> None:
-    """Check that components whose rows depend on their declaration are declared as they were. Writes nothing.
+    """Check the declared tables, and that rows which depend on their declaration were written with the same one.
+
+    Writes nothing.
 
     Raises:
-        StateError: a component has other windows, or another number of tasks, than its tables were written with.
+        StateError: a declaration is invalid, or a component has other windows, or another number of tasks, than its
+            tables were written with.
     """
     recorded = books.tables()
-    for one in declarations(topology.states, {}):
+    for one in declarations({**topology.states, **topology.kept}, topology.sinks):
         bound = isinstance(one.table, KeyedState) and (one.table.fixed is not None or one.table.tasks is not None)
         if bound and one.refs[0].uri in recorded and place.has(one.refs[0]):
             one.check_start(place.table(owner, one.refs[0]))
@@ -137,7 +140,7 @@ def sources_of(spout: AnySpout) -> set[str]:
 def _declared(topology: Topology) -> dict[str, str]:
     """Return the ledger name → name in messages of every declared table, map and outlet."""
     states = {**topology.states, **topology.kept}
-    found = {one.refs[0].uri: one.label for one in declarations(states, topology.sinks)}
+    found = {one.refs[0].uri: one.label for one in all_declared(states, topology.sinks)}
     for uri in _outside(topology):
         directory, _, name = uri.partition("/")
         found[uri] = f"{directory.removesuffix('s')} {name!r}"

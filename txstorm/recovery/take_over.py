@@ -13,7 +13,7 @@ from pathlib import Path
 from txstorm import faults
 from txstorm.books.books import Books
 from txstorm.books.records import Identity
-from txstorm.clients.delta.handle import is_table
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import FencedError, TableCorrupt, TxstormError
 from txstorm.ledger.paths import meta_path
 from txstorm.ledger.port import Delete

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from txstorm.api.names import near
-from txstorm.clients.delta.handle import DeltaHandle, is_table
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import StateError, TableCorrupt
 from txstorm.misfits import decimal_digits
 from txstorm.storage.rows.schema import OP, PREV, STAMP, TXID, in_order

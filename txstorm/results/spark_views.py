@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from txstorm.books.data_directory import topology_in
-from txstorm.clients.delta.handle import DeltaHandle, first_line
+from txstorm.clients.delta.features import first_line
+from txstorm.clients.delta.handle import DeltaHandle
 from txstorm.errors import InputError
 from txstorm.results.read import Stamps, StateParts, has_letters, left_out, list_sinks, list_states, state_parts
 from txstorm.results.views import checked_txid, stamps_in

@@ -276,7 +276,8 @@ class RetryPolicy:
 
     def divert(self, txid: int) -> tuple[str, ...]:
         """Return the kinds of errors whose records the next attempt at `txid` dead-letters."""
-        return self.failure(txid).divert if self._settings.dead_letters else ()
+        divert = self.failure(txid).divert
+        return divert if divert and self._settings.dead_letters else ()
 
     def failure(self, txid: int) -> Failure:
         """Return the `Failure` record of `txid`; an empty one if it has not failed."""

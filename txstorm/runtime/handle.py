@@ -90,13 +90,13 @@ class RunHandle:
         self._driver.control.starting()
         self._session.lanes.start(self._body, f"txstorm-{self.name}")
 
+    @seldom_collected(BETWEEN)
     def _body(self) -> None:
         self._driver_lane = self._session.lanes.current()
         try:
             self._session.engine.start(self._session.program)
             self._phase = "running"
-            with seldom_collected(BETWEEN):
-                self._driver.run()
+            self._driver.run()
         except BaseException as error:
             self._error = system_failure(real_end(error, self._session.books), self.data_dir)
             log.debug("topology %s failed", self.name, exc_info=error)

@@ -12,6 +12,7 @@ from typing import Any
 from txstorm.books.data_directory import default_directory
 from txstorm.books.origin import origin_of
 from txstorm.clocks import Clock
+from txstorm.engine.gc_pause import BETWEEN, seldom_collected
 from txstorm.engine.local import LocalEngine
 from txstorm.engine.port import Engine
 from txstorm.errors import InputError
@@ -114,6 +115,7 @@ def run(
     return launch(topology, chosen, directory, options, listeners)
 
 
+@seldom_collected(BETWEEN)
 def launch(
     topology: Topology,
     engine: Engine,

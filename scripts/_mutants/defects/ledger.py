@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "what_another_process_wrote_is_not_read",
-        "SqliteLedger._current",
+        "SqliteLedger._load",
         "seen != self._seen",
         "self._seen is None",
         "tests/unit/ledger/test_sqlite.py::test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_it",

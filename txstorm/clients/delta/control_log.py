@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction
 from pyarrow.fs import FileSelector, PyFileSystem
 
 from txstorm import faults
-from txstorm.clients.delta.handle import first_line
+from txstorm.clients.delta.features import first_line
 from txstorm.clients.delta.log import INFO, LOG, check_log
 from txstorm.clients.files import make_directories, read_whole, rewrite, sync_file, sync_names, write_synced
 from txstorm.errors import ConflictError, DataDirectoryError, TableCorrupt, TxstormError

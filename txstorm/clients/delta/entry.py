@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from txstorm.clients.delta.log import CHECK, INFO, LOG, checksum, own_info, paths_of
+from txstorm.clients.delta.log import CHECK, INFO, LOG, checksum, entry_name, is_table, own_info, paths_of
 from txstorm.clients.delta.writer_lock import is_shared, locked
 from txstorm.clients.files import checked_path, read_whole, rewrite, sync_file, write_synced
 from txstorm.errors import TableCorrupt
@@ -121,7 +121,10 @@ def entry_bytes(commit: Commit, info: Mapping[str, Any], now: int, columns: Mapp
     `info`: its commit info, except the operation; `columns`: the ``metaData`` action, if it sets columns and
     properties; `now` in milliseconds.
     """
-    actions = [*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])]
+    return _encoded([*_actions(commit, info, now), *([{"metaData": columns}] if columns else [])])
+
+
+def _encoded(actions: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
 
 
@@ -139,20 +142,20 @@ def table_action(known: Any, schema: str, properties: Mapping[str, str]) -> dict
     }
 
 
-def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
+def put_entry(entry: Path, before: Path | None, data: bytes) -> int | None:
     """Write the log entry `entry` atomically unless it already exists (put-if-absent); return its inode number.
 
     Returns None if that version or a later one already exists. The content is durable before the entry gets its name;
     the name is durable once the directory has been synced.
 
     Old entries are moved out of the log, lowest version first. So as long as `before`, the entry of the previous
-    version, exists, a name that is free has never been used.
+    version, exists, a name that is free has never been used. The first entry of a table has none `before` it.
 
     Raises:
         NoLinksError: the file system does not support hard links.
         OSError: the entry could not be written.
     """
-    if not before.exists():
+    if before is not None and not before.exists():
         before.parent.stat()  # raises if the whole log is missing
         return None
     made = entry.with_name(f"_commit_{uuid.uuid4()}.json.tmp")  # named as by delta-rs; readers ignore such files
@@ -161,6 +164,34 @@ def put_entry(entry: Path, before: Path, data: bytes) -> int | None:
         return made.stat().st_ino if _linked(made, entry, before) else None
     finally:
         made.unlink(missing_ok=True)
+
+
+def put_first_entry(table: Path, commit: Commit, schema: str, properties: Mapping[str, str]) -> int:
+    """Create a plain table: write its first log entry, without files; return the inode number. See `put_entry`.
+
+    Args:
+        table: the table's directory.
+        commit: the commit.
+        schema: the columns, as JSON.
+        properties: the table's properties.
+
+    Raises:
+        NoLinksError: the file system does not support hard links; there is an empty log.
+        OSError: there is a table already, or the entry could not be written.
+    """
+    now, log = milliseconds(), table / LOG
+    known = SimpleNamespace(id=uuid.uuid4(), name=None, description=None, partition_columns=(), created_time=now)
+    columns = table_action(known, schema, properties)
+    info = commit_info(commit, [json.loads(schema), columns["configuration"]])
+    about, *others = _actions(commit, info, now)
+    about["commitInfo"] |= {"operation": "CREATE TABLE", "operationParameters": {"mode": "ErrorIfExists"}}
+    protocol = dict(zip(("minReaderVersion", "minWriterVersion"), PLAIN, strict=True))
+    log.mkdir(parents=True, exist_ok=True)
+    data = _encoded([about, {"protocol": protocol}, {"metaData": columns}, *others])
+    inode = None if is_table(table) else put_entry(log / entry_name(0), None, data)
+    if inode is None:
+        raise FileExistsError(errno.EEXIST, "there is a table already", str(table))
+    return inode
 
 
 def has_inode(entry: str, inode: int) -> bool:
@@ -194,7 +225,7 @@ def put_files(files: Mapping[Path, bytes]) -> None:
             sync_file(directory)
 
 
-def _linked(made: Path, entry: Path, before: Path) -> bool:
+def _linked(made: Path, entry: Path, before: Path | None) -> bool:
     try:
         os.link(made, entry)
     except FileExistsError:
@@ -203,7 +234,7 @@ def _linked(made: Path, entry: Path, before: Path) -> bool:
         if error.errno in _NO_LINKS:
             raise NoLinksError from error
         raise
-    if before.exists():
+    if before is None or before.exists():
         return True
     entry.unlink()  # the version was archived before: this entry is older than a checkpoint, and no reader has seen it
     return False

@@ -39,6 +39,7 @@ _DROP = "in Spark: ALTER TABLE {table} DROP FEATURE {name}"
 _TRUNCATE = f"{_DROP} TRUNCATE HISTORY, and once more a day later"
 _COPY = "restore the table's directory from a copy, or start in a new data directory"
 _UNKNOWN = re.compile(r"Unsupported: Feature '?([\w-]+)'? is not supported")
+_BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _DROPPED = {
     "clustering": "in Spark: ALTER TABLE {table} CLUSTER BY NONE, then DROP FEATURE clustering and domainMetadata",
     "rowTracking": "in Spark: ALTER TABLE {table} DROP FEATURE rowTracking, then DROP FEATURE domainMetadata",
@@ -180,3 +181,9 @@ def _inner(kind: Any) -> Sequence[Mapping[str, Any]]:
 def _refused(table: Path, what: str, why: str, remedy: str) -> str:
     named = remedy.replace("{table}", f"delta.`{table.absolute()}`")
     return f"table {table}: its {what} {why}; nothing was written to it; {named}; then continue"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the message of a delta-rs error, with its causes, on one line and without the library's stack."""
+    lines = _BELOW.sub(": ", str(error)).splitlines()
+    return lines[0].strip() if lines else type(error).__name__

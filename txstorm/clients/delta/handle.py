@@ -10,10 +10,9 @@ It is one module, since one handle encapsulates everything that tables need from
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -49,9 +48,10 @@ from txstorm.clients.delta.entry import (
     milliseconds,
     put_entry,
     put_files,
+    put_first_entry,
     table_action,
 )
-from txstorm.clients.delta.features import Features, append_only_text, unsupported_text
+from txstorm.clients.delta.features import Features, append_only_text, first_line, unsupported_text
 from txstorm.clients.delta.log import (
     ARCHIVE,
     LOG,
@@ -65,22 +65,21 @@ from txstorm.clients.delta.log import (
     own_info,
     version_of,
 )
-from txstorm.clients.delta.window import Window
+from txstorm.clients.delta.window import NotPlainError, ShortLog, Window
 from txstorm.clients.delta.writer_lock import locked
 from txstorm.clients.files import checked_path
 from txstorm.errors import ConflictError, StateError, TableCorrupt, TableRefused
 
 Answer = TypeVar("Answer")
 _PLAIN = {"delta.enableDeletionVectors": "false"}
-_BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class DeltaHandle:
     """Handle on one Delta table, at the version last read or written. Not thread-safe.
 
-    delta-rs sees only a window of the log (`window`), so the whole log is listed only by `open` and `reopen`, and by
-    commits to tables that are not plain.
+    delta-rs sees only a window of the log (`window`), and nothing of the short log of a plain table. The whole log is
+    listed only by `open` and `reopen`, and by commits to tables that are not plain.
 
     Attributes:
         path: the table's directory.
@@ -88,7 +87,7 @@ class DeltaHandle:
         checkpointed: the version of the last checkpoint; 0 before the first.
     """
 
-    def __init__(self, path: Path, window: Window, table: DeltaTable) -> None:
+    def __init__(self, path: Path, window: Window, table: DeltaTable | ShortLog, first: int | None = None) -> None:
         self.path = path
         self._window = window
         self._table = table  # at `version`, or behind it by commits of this handle
@@ -96,14 +95,12 @@ class DeltaHandle:
         self.version = int(table.version())
         self.checkpointed = last_checkpoint(path)
         self._apps: dict[str, int | None] = {}  # cache for `version`: delta-rs reads the log for every call
-        self._all_apps = False  # whether it has all app ids
         self._stats: dict[str, Mapping[str, Any]] | None = None  # of every file; None: not read yet
         self._listed: pa.Table | None = None  # the files of `version`; None: not read yet
         self._links = True  # whether the file system has hard links, as far as is known
-        self._synced = -1  # the newest version whose entry this handle has written without delta-rs, and synced
-        self._features = Features.of(table, lambda: _has_vectors(table))
-        self._unwritable = self._features.unwritable(path)
-        self._own: tuple[int, int] | None = None  # version and inode of that entry, until it is rewritten
+        self._synced = -1 if first is None else 0  # the newest version that this handle has written here, and synced
+        self._forget()
+        self._own = None if first is None else (0, first)  # version and inode of that entry, until it is rewritten
 
     @classmethod
     def open(cls, path: Path, version: int | None = None, *, once: bool = False) -> DeltaHandle:
@@ -129,17 +126,21 @@ class DeltaHandle:
         """
         columns = Schema.from_arrow(stored_schema(str(path), schema))
         configuration = {**_PLAIN, **properties}
+        inode = None
         try:
-            DeltaTable.create(
-                str(path),
-                schema=columns,
-                configuration=configuration,
-                commit_properties=_properties(commit, [json.loads(columns.to_json()), configuration]),
-                raise_if_key_not_exists=False,
-            )
+            with suppress(NoLinksError):
+                inode = put_first_entry(path, commit, columns.to_json(), configuration)
+            if inode is None:
+                DeltaTable.create(
+                    str(path),
+                    schema=columns,
+                    configuration=configuration,
+                    commit_properties=_properties(commit, [json.loads(columns.to_json()), configuration]),
+                    raise_if_key_not_exists=False,
+                )
         except (DeltaError, OSError) as cause:
             raise _corrupt(path, "the table cannot be created", cause) from cause
-        return cls.open(path)
+        return cls(path, *_opened(path, None), inode)
 
     def opener(self, *, newest: bool = False) -> Callable[[], DeltaHandle]:
         """Return a function to open a handle at this or the newest version, on any thread, without listing the log."""
@@ -153,7 +154,7 @@ class DeltaHandle:
                 window = Window(path, checkpoint, files, entries)
                 if newest:
                     window.follow()
-                return DeltaHandle(path, window, DeltaTable(str(window.path)))
+                return DeltaHandle(path, window, _table_in(path, window))
 
         return opened
 
@@ -194,8 +195,7 @@ class DeltaHandle:
         if not followed:
             self.reopen()
         elif self._window.last != self.version:  # another writer has committed
-            with _reading(self.path, "the log"):
-                self._table.load_as_version(self._window.last)
+            self._read_here(self._window.last)
             self.version = self._window.last
             self._forget()
 
@@ -209,9 +209,9 @@ class DeltaHandle:
     def _forget(self) -> None:
         """Invalidate everything cached about an earlier version, after another writer has committed a later version."""
         self._apps.clear()
-        self._all_apps = False
+        self._all_apps = False  # whether it has all app ids
         self._stats = self._listed = None
-        self._features = Features.of(self._table, lambda: _has_vectors(self._table))
+        self._features = Features.of(self._table, partial(_has_vectors, self._table))  # no cycle: it keeps the links
         self._unwritable = self._features.unwritable(self.path)
 
     @property
@@ -231,12 +231,16 @@ class DeltaHandle:
         if self._unwritable is not None:
             raise TableRefused(self._unwritable)
 
-    def _read_here(self) -> DeltaTable:
-        """Return the delta-rs table at exactly the version of this handle, even if there are newer versions."""
-        if self._table.version() != self.version:
-            with _reading(self.path, "the log"):
-                self._window.follow(self.version)
-                self._table.load_as_version(self.version)
+    def _read_here(self, version: int | None = None) -> DeltaTable | ShortLog:
+        """Return the table at exactly `version` (None: that of this handle), even if there are newer versions."""
+        wanted = self.version if version is None else version
+        if self._table.version() != wanted:
+            try:
+                with _reading(self.path, "the log"):
+                    self._window.follow(wanted)
+                    self._table.load_as_version(wanted)
+            except NotPlainError:
+                self._window, self._table = _opened(self.path, wanted)
         return self._table
 
     def app_version(self, app_id: str) -> int | None:
@@ -255,7 +259,9 @@ class DeltaHandle:
         with _reading(self.path, "the log"):
             self._window.follow(self.version)
             check_checkpoint(self.path, self._window.checkpoint)
-            found = [_undamaged(self.path / entry, own_entry) for entry in self._window.entries]
+            read = self._table.newly_read() if isinstance(self._table, ShortLog) else {}
+            entries = self._window.entries
+            found = [_undamaged(self.path / one, partial(own_entry, read=read.get(one))) for one in entries]
         self._apps.update(app for _, actions in found for app in apps_in(actions))
         self._all_apps = self._window.checkpoint < 0
         return [info for info, _ in found]
@@ -296,8 +302,7 @@ class DeltaHandle:
     @property
     def is_plain(self) -> bool:
         """Whether commits to the table bypass delta-rs, so that they do not slow down as the log grows."""
-        protocol = self._table.protocol()  # commits of this handle never change it
-        return self._links and (protocol.min_reader_version, protocol.min_writer_version) == PLAIN
+        return self._links and (self._features.reader, self._features.writer) == PLAIN
 
     def _commit_entry(self, commit: Commit) -> bool:
         """Commit without delta-rs; return False, changing nothing, if the table or the file system do not allow it."""
@@ -374,9 +379,11 @@ class DeltaHandle:
         if self.version - self.checkpointed < every:
             return []
         version, log = self.version, self.path / LOG
-        if not self._window.linked:  # delta-rs must not write into the log itself
-            self._window, self._table = _opened(self.path, version)
         table = self._read_here()
+        if not self._window.linked or isinstance(table, ShortLog):  # delta-rs must not write into the log itself
+            self._window = Window.until(self.path, version)
+            with _reading(self.path, "the log"):
+                self._table = table = DeltaTable(str(self._window.path), version=version)
         faults.point("checkpoint.before")
         try:
             table.create_checkpoint()
@@ -503,8 +510,9 @@ class DeltaHandle:
 
     def _stats_here(self) -> dict[str, Mapping[str, Any]]:
         if self._stats is None:
-            self._read_here()
-            self._stats = stats_of(self.path, self._window.files, self._window.entries)
+            table = self._read_here()
+            log = self._window.files, self._window.entries
+            self._stats = table.stats() if isinstance(table, ShortLog) else stats_of(self.path, *log)
         return self._stats
 
     def is_silent(self, column: str) -> bool:
@@ -513,7 +521,12 @@ class DeltaHandle:
         return any(stats.get("minValues") and bounds_in(stats, column) is None for stats in found)
 
 
-def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Window, DeltaTable]:
+def _table_in(path: Path, window: Window, version: int | None = None) -> DeltaTable | ShortLog:
+    short = ShortLog.of(path, window, Schema.from_json) if version in (None, window.last) else None
+    return DeltaTable(str(window.path), version=version) if short is None else short
+
+
+def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Window, DeltaTable | ShortLog]:
     try:
         window = Window.newest(path, once=once) if version is None else Window.until(path, version)
         if window.last < 0:
@@ -521,9 +534,9 @@ def _opened(path: Path, version: int | None, *, once: bool = False) -> tuple[Win
             raise TableCorrupt(msg)
         if not window.linked:
             with suppress(DeltaError, OSError):  # what delta-rs minds may be outside the window
-                return window, DeltaTable(str(window.path), version=window.last)
+                return window, _table_in(path, window, window.last)
             window = Window.newest(path)
-        return window, DeltaTable(str(window.path), version=version)
+        return window, _table_in(path, window, version)
     except (DeltaError, OSError, ValueError) as cause:
         wanted = "" if version is None else f" at version {version}"
         raise _corrupt(path, f"the log cannot be read{wanted}", cause) from cause
@@ -537,21 +550,10 @@ def _reading(path: Path, what: str) -> Iterator[None]:
         raise _corrupt(path, f"{what} cannot be read", cause) from cause
 
 
-def _has_vectors(table: DeltaTable) -> bool:
+def _has_vectors(table: Any) -> bool:
     try:
         return any(batch.num_rows for batch in table.deletion_vectors())
     except DeltaError:  # vectors stored in separate files cannot be read through the window
-        return True
-
-
-def is_table(path: Path) -> bool:
-    """Return whether there is a Delta table at `path`, even if it cannot be read."""
-    try:
-        with os.scandir(path / LOG) as entries:
-            return any(entry.name[0].isdigit() for entry in entries)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid file name
-        return False
-    except OSError:
         return True
 
 
@@ -591,9 +593,3 @@ def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
         f"{path}: {what}: {first_line(cause)}; restore the table's directory from a copy, "
         "or start in a new data directory"
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the message of a delta-rs error, with its causes, on one line and without the library's stack."""
-    lines = _BELOW.sub(": ", str(error)).splitlines()
-    return lines[0].strip() if lines else type(error).__name__

@@ -41,9 +41,11 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 _SUM = re.compile(r"\.?(\d{20})\.(crc|crc\.crc|json\.crc|checkpoint\..*\.crc)")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)")
 _PART = re.compile(r"\d{20}\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
-_KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
+KINDS = {"commitInfo", "add", "remove", "txn", "metaData", "protocol"}
+"""Kinds of actions that txstorm writes."""
 # The ranges read from the source: no decision depends on them, and floats in them need not round-trip exactly.
 _UNCHECKED = {"extents"}
+_PLAIN = (str, int, float)
 
 File = tuple[str, int, int, str]
 Actions = Mapping[str, list[Any]]
@@ -66,17 +68,18 @@ def checksum(
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, str | int | float):
-        return value  # most values: the check for a mapping is slow
     if isinstance(value, Mapping):
-        return {name: _checked(item) for name, item in value.items() if name not in _UNCHECKED}
-    return [_checked(item) for item in value] if isinstance(value, list | tuple) else value
+        checked = ((name, item) for name, item in value.items() if name not in _UNCHECKED)
+        return {name: item if isinstance(item, _PLAIN) else _checked(item) for name, item in checked}
+    if isinstance(value, list | tuple):
+        return [item if isinstance(item, _PLAIN) else _checked(item) for item in value]
+    return value
 
 
 def last_checkpoint(table: Path) -> int:
     """Return the version of the last checkpoint according to the hint in the log; 0 if there is no valid hint."""
     try:
-        return int(json.loads(read_whole(table / f"{LOG}/{HINT}"))["version"])
+        return int(json.loads(read_whole(f"{table}/{LOG}/{HINT}"))["version"])
     except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return 0  # missing or damaged: it is only a hint for readers
 
@@ -84,6 +87,17 @@ def last_checkpoint(table: Path) -> int:
 def check_log(table: Path) -> None:
     """Raise `OSError` if anything that libraries would read as the log of `table` is not a regular file."""
     check_files(table / LOG, (".json", ".parquet", HINT))
+
+
+def is_table(path: Path) -> bool:
+    """Return whether there is a Delta table at `path`, even if it cannot be read."""
+    try:
+        with os.scandir(f"{path}/{LOG}") as entries:
+            return any(entry.name[0].isdigit() for entry in entries)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: not a valid file name
+        return False
+    except OSError:
+        return True
 
 
 def torn_creation(log: Path, last: str = "txn") -> Path | None:
@@ -189,7 +203,7 @@ def entry_adds(entry: Path) -> list[tuple[str, str | None]]:
 def check_checkpoint(table: Path, version: int) -> None:
     """Raise `ValueError` if the checkpoint of `version` does not match the digests in its note, if it has one."""
     try:
-        note = json.loads(read_whole(table / NOTE))
+        note = json.loads(read_whole(f"{table}/{NOTE}"))
         noted = note["files"] if note["version"] == version else {}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):  # the table can be read without the note
         return
@@ -225,20 +239,18 @@ def checked_paths(entry: Path) -> Iterator[str]:
         yield unquote(action["path"])
 
 
-def own_entry(entry: Path) -> tuple[Mapping[str, Any], Actions]:
-    """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`."""
-    return checked_entry(read_whole(entry))
+def own_entry(entry: Path, read: Actions | None = None) -> tuple[Mapping[str, Any], Actions]:
+    """Return the result of `own_info`, and the actions of the entry by kind; raise the errors of `own_info`.
 
-
-def checked_entry(data: bytes) -> tuple[Mapping[str, Any], Actions]:
-    """Return the results of `own_entry` for the content of an entry; raise `ValueError` if it was altered."""
+    `read`: the actions, if the entry has just been read.
+    """
     try:
-        actions = _actions_in(data)
-        if not actions:
+        actions = entry_actions(entry) if read is None else read
+        if not any(actions.values()):  # a look-up leaves an empty list
             return {}, actions
         own = info_of(actions["commitInfo"][0])
         ours = bool(own) or any(txn["appId"].startswith(f"{INFO}/") for txn in actions["txn"])
-        intact = not ours or (actions.keys() <= _KINDS and own[CHECK] == _checksum_of(own, actions))
+        intact = not ours or (actions.keys() <= KINDS and own[CHECK] == _checksum_of(own, actions))
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"it is not a log entry ({type(error).__name__}: {error})") from error
     if not intact:
@@ -258,14 +270,10 @@ def paths_of(entry: Path) -> Iterator[str]:
         yield unquote(action["path"])
 
 
-def entry_actions(entry: Path) -> dict[str, list[Any]]:
+def entry_actions(entry: Path | str) -> dict[str, list[Any]]:
     """Return the actions of a log entry, or of a checkpoint as JSON, by kind; raise `OSError` or `ValueError`."""
-    return _actions_in(read_whole(entry))
-
-
-def _actions_in(data: bytes) -> dict[str, list[Any]]:
     actions: dict[str, list[Any]] = defaultdict(list)
-    for line in data.splitlines():
+    for line in read_whole(entry).splitlines():
         for kind, content in json.loads(line).items():
             actions[kind].append(content)
     return actions

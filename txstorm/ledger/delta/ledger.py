@@ -244,7 +244,8 @@ class DeltaLedger(StoredLedger):
             self._catch_up()
 
     def _looks_free(self) -> bool:
-        with self._using():
+        self._check_usable()
+        with self._lock:
             self._catch_up()
             return self._is_free()
 

@@ -134,8 +134,7 @@ class ZooKeeperLedger(StoredLedger):
         if self._lease.carry_out(nodes) is not None:
             return False
         faults.point("ledger.written")
-        for op in ops:
-            pass_deleted(op)
+        pass_deleted(ops)
         replace(self._known, {**known.maps[0], **after})
         return True
 

@@ -49,7 +49,6 @@ from txstorm.simulation.topologies.counts import CountsWorld
 from txstorm.simulation.topologies.disk import Disk
 from txstorm.simulation.topologies.events import EVENTS
 from txstorm.simulation.topologies.kind import CommittedBatch, Source, WorldKind, WorldSpout
-from txstorm.simulation.topologies.log_table import logs_in_python
 from txstorm.simulation.topologies.topology_process import TopologyProcess, WorldLedger
 from txstorm.topology.builder import TransactionalTopologyBuilder
 from txstorm.topology.graph import Topology
@@ -350,7 +349,6 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
                 self.disk.settle()
             watched = (
                 self.disk.watched(),
-                logs_in_python(),
                 self._names_drawn(),
                 ledger_in_memory(self.data_dir, self.ledger),
             )

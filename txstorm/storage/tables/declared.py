@@ -278,6 +278,14 @@ def dropped(label: str, until: int | None) -> StateError:
     )
 
 
+def all_declared(
+    states: Mapping[str, Sequence[KeyedState]], sinks: Mapping[str, Sequence[SinkTable]]
+) -> list[DeclaredTable]:
+    """Return the states, then the sinks, each in component order; `declarations` has checked them."""
+    tables = (pair for some in (states, sinks) for pair in some.items())
+    return [DeclaredTable(component, table) for component, declared in tables for table in declared]
+
+
 def declarations(
     states: Mapping[str, Sequence[KeyedState]],
     sinks: Mapping[str, Sequence[SinkTable]],
@@ -290,8 +298,7 @@ def declarations(
     Raises:
         StateError: a name or type is invalid, or two components declare the same state or sink.
     """
-    declared = [DeclaredTable(component, table) for component, tables in states.items() for table in tables]
-    declared += [DeclaredTable(component, table) for component, tables in sinks.items() for table in tables]
+    declared = all_declared(states, sinks)
     seen: dict[tuple[str, str], DeclaredTable] = {}
     for table in declared:
         table.check()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from txstorm.clients.delta.handle import DeltaHandle, is_table
-from txstorm.clients.delta.log import LOG, torn_creation
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import LOG, is_table, torn_creation
 from txstorm.clients.files import sync_file
 from txstorm.errors import TableCorrupt
 from txstorm.storage.tables.history import (

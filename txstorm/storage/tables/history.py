@@ -13,8 +13,8 @@ import pyarrow as pa
 from txstorm.clients.delta.archive import Archiving, Shortening
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import sealed
-from txstorm.clients.delta.handle import DeltaHandle, is_table
-from txstorm.clients.delta.log import LOG, checkpoint_after, torn_creation
+from txstorm.clients.delta.handle import DeltaHandle
+from txstorm.clients.delta.log import LOG, checkpoint_after, is_table, torn_creation
 from txstorm.clients.files import sync_file, sync_names
 from txstorm.errors import BlockedError, ConflictError, DataDirectoryError, TableCorrupt
 from txstorm.storage.tables.identity import due, log_properties, recorded

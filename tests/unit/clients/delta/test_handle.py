@@ -14,7 +14,8 @@ from txstorm.clients.delta import data_files
 from txstorm.clients.delta.data_files import Selected, Wanted
 from txstorm.clients.delta.entry import Commit, DataFile
 from txstorm.clients.delta.footer_digest import check_seal
-from txstorm.clients.delta.handle import DeltaHandle, is_table, stored_schema
+from txstorm.clients.delta.handle import DeltaHandle, stored_schema
+from txstorm.clients.delta.log import is_table
 from txstorm.errors import ConflictError, StateError, TableCorrupt
 from txstorm.storage.tables.staging import StagedName, stage
 
