@@ -7,6 +7,7 @@ checkpoints and changes of properties, is left to delta-rs.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from txstorm.clients.delta import handle, log
 from txstorm.clients.delta.log import LOG, entry_name
+from txstorm.clients.delta.window import Window
 
 _DELTA_RS = vars(handle)
 """Names of delta-rs as the handle knows them: it is the only module that imports them."""
@@ -36,12 +38,27 @@ _ACTIONS = pa.schema(
 @contextmanager
 def logs_in_python() -> Iterator[None]:
     """Within it, tables are read with `LogTable`, and the content of each entry is checked once."""
-    _DELTA_RS["DeltaTable"], check = LogTable, log.checked_entry
+    _DELTA_RS["DeltaTable"], _DELTA_RS["Window"], check = LogTable, _Window, log.checked_entry
     log.checked_entry = lru_cache(4096)(check)
     try:
         yield
     finally:
-        _DELTA_RS["DeltaTable"], log.checked_entry = DeltaTable, check
+        _DELTA_RS["DeltaTable"], _DELTA_RS["Window"], log.checked_entry = DeltaTable, Window, check
+
+
+def _has_checkpoint(table: Path) -> bool:
+    try:
+        return any(".checkpoint" in name for name in os.listdir(f"{table}/{LOG}"))
+    except FileNotFoundError:
+        return False
+
+
+class _Window(Window):
+    """A window for `LogTable`, which reads up to a given version: links are only made for delta-rs."""
+
+    @classmethod
+    def newest(cls, table: Path, *, once: bool = False) -> Window:
+        return super().newest(table, once=once or not _has_checkpoint(table))
 
 
 class LogTable:
@@ -49,7 +66,7 @@ class LogTable:
 
     def __new__(cls, path: str, version: int | None = None) -> Any:
         """Open the table at `path`; with delta-rs if its log has a checkpoint."""
-        if any((Path(path) / LOG).glob("*.checkpoint*")):
+        if _has_checkpoint(Path(path)):
             return DeltaTable(path, version)
         return super().__new__(cls)
 
