@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -560,13 +560,19 @@ def _has_vectors(table: Any) -> bool:
 def stored_schema(table: str, schema: pa.Schema) -> pa.Schema:
     """Return `schema` as Delta stores it; raise `StateError` for a column whose type Delta does not support."""
     try:
-        return pa.schema(Schema.from_arrow(schema).to_arrow())
+        return _stored(schema.serialize().to_pybytes())
     except Exception as cause:
         for column in schema if len(schema) > 1 else ():
             stored_schema(table, pa.schema([column]))  # names the column
         column = schema.field(0)
         msg = f"{table}: column {column.name!r}: Delta cannot store {column.type}: {first_line(cause)}"
         raise StateError(msg) from cause
+
+
+@lru_cache(1024)
+def _stored(schema: bytes) -> pa.Schema:
+    """Return a serialized schema as Delta stores it; starts ask for each declared table several times."""
+    return pa.schema(Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(schema))).to_arrow())
 
 
 def _properties(commit: Commit, columns: list[Any] | None = None) -> CommitProperties:

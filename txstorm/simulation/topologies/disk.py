@@ -33,6 +33,9 @@ class Disk:
     Args:
         root: the directory; files outside of it do not count.
         step: called before every change of a file, and before every sync, with a description. It may raise.
+
+    Attributes:
+        is_safe: whether no power cut comes any more, so that nothing is kept for one.
     """
 
     def __init__(self, root: Path, step: Callable[[str], None]) -> None:
@@ -43,6 +46,7 @@ class Disk:
         self._durable: set[int] = set()  # inodes of files whose content was synced since it was written last
         self._busy = False
         self._links = 0
+        self.is_safe = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -70,6 +74,8 @@ class Disk:
             return
         changed = [str(name) for name in (names if event == "os.rename" else names[-1:])]
         self._step(f"{event} {changed[-1][len(self._root) :]}")
+        if self.is_safe:
+            return
         self._busy = True
         try:
             known = _inode(changed[0]) if event in _NEW else None
@@ -94,6 +100,8 @@ class Disk:
         if not path.startswith(self._root):
             return
         self._step(f"sync {path[len(self._root) :]}")
+        if self.is_safe:
+            return
         if os.path.isdir(path):
             self._changes = [one for one in self._changes if path not in map(os.path.dirname, one.names)]
         else:

@@ -429,7 +429,7 @@ class TopologyWorld(SimulatedWorld[TopologyProcess]):
     def _heal(self) -> None:
         """Run without faults: everything in the source must be committed within a bounded simulated time."""
         self.say("everything heals")
-        self._healing = True
+        self._healing = self.disk.is_safe = True
         self.source.away.clear()
         for process in self.processes:
             process.frozen = 0
