@@ -264,12 +264,15 @@ class _Transaction:
             self._holding = {at: (replica, everything) for at, replica in enumerate(self._routes)}
             return {}
         ids, fields, routes, live = self._ids, self._fields, self._routes, set(self.planned.live(operator))
-        if not live.issuperset(routes):
-            mask = [replica not in live for replica in routes]
+        if away := set(routes) - live:
+            mask = list(map(away.__contains__, routes))
             routed = pick_many(operator, list(compress(ids, mask)), list(compress(fields, mask)), sorted(live))
             self.outcome.misfits[operator.id] += routed.misfits
-            picked = iter(routed.replicas)
-            self._routes = routes = [next(picked) if it else one for it, one in zip(mask, routes, strict=True)]
+            if all(mask):
+                self._routes = routes = routed.replicas
+            else:
+                picked = iter(routed.replicas)
+                self._routes = routes = [next(picked) if it else one for it, one in zip(mask, routes, strict=True)]
         receivers = sorted(set(routes))
         frozen = {replica for replica in receivers if self.planned.holds(operator, replica)}
         rooms = dict.fromkeys(receivers, self.planned.room(operator.id))
@@ -283,7 +286,7 @@ class _Transaction:
                 rooms[replica] = room - 1
         shares: dict[int, Items] = {}
         for receiver in receivers:
-            mask = [replica == receiver for replica in routes]
+            mask = list(map(receiver.__eq__, routes))
             for at in self._holding:
                 mask[at] = False
             shares[receiver] = Items(list(compress(ids, mask)), list(compress(fields, mask)))
@@ -340,7 +343,7 @@ class _Transaction:
             replica: map(f"{operator.id}-{replica}-{self._txid}.%d".__mod__, range(1, number + 1))
             for replica, number in emitted.items()
         }
-        outcome.emitted[operator.id] = Emitted([next(ids[replica]) for replica in replicas], replicas, rows)
+        outcome.emitted[operator.id] = Emitted(list(map(next, map(ids.__getitem__, replicas))), replicas, rows)
         for replica, number in emitted.items():
             outcome.counts.setdefault((operator.id, replica), Counts()).emitted = number
 

@@ -41,11 +41,13 @@ def pick_many(operator: Operator, ids: Sequence[str], tuples: Sequence[Fields], 
         return Routed([live[number] for number in _lots(ids, len(live))], 0)
     number = operator.routing_field or 1
     values = values_at(tuples, number)
-    misfits = values.count(None)
     heirs = [heir(replica, operator.replicas, live) for replica in range(operator.replicas)]
     owners = tasks([one or "" for one in values], operator.replicas)
-    found = [live[0] if one is None else heirs[owner] for one, owner in zip(values, owners, strict=True)]
-    return Routed(found, misfits)
+    found = list(map(heirs.__getitem__, owners))
+    misfits = [at for at, one in enumerate(values) if one is None] if None in values else []
+    for at in misfits:
+        found[at] = live[0]
+    return Routed(found, len(misfits))
 
 
 def heir(replica: int, replicas: int, live: Sequence[int]) -> int:

@@ -53,9 +53,12 @@ def value_at(fields: Fields, number: int) -> str | None:
 def values_at(tuples: Sequence[Fields], number: int) -> list[str | None]:
     """Return the value of a field of each tuple, as `value_at` does of one."""
     at = number - 1
-    found = [fields[at] if at < len(fields) else None for fields in tuples]
-    quoted: dict[str | None, str] = {one: value(one) for one in set(found) if one and one[0] == '"'}
-    return [quoted.get(one, one) for one in found] if quoted else found
+    try:
+        found: list[str | None] = list(map(operator.itemgetter(at), tuples))
+    except IndexError:
+        found = [fields[at] if at < len(fields) else None for fields in tuples]
+    quoted: dict[str | None, str | None] = {one: value(one) for one in set(found) if one and one[0] == '"'}
+    return list(map(quoted.get, found, found)) if quoted else found
 
 
 def number_of(text: str) -> Decimal | None:

@@ -97,4 +97,11 @@ MUTANTS = (
         "self._carried, self._plan = False, None",
         f"{DRIVER}::test_silence",
     ),
+    Mutant(
+        "a_data_file_that_shrank_is_read_on",
+        "FileParts._continued",
+        "found.st_size < (stop := (read.stop or end))",
+        "(stop := (read.stop or end)) < 0",
+        "tests/unit/dadstorm/test_network_files.py::test_a_file_that_shrank_or_changed_is_named",
+    ),
 )

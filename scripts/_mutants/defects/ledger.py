@@ -45,4 +45,11 @@ MUTANTS = (
         "self._seen is None",
         "tests/unit/ledger/test_sqlite.py::test_every_commit_is_synced_in_wal_mode_to_which_opening_a_ledger_switches_it",
     ),
+    Mutant(
+        "a_handle_that_put_its_truncated_entry_back_tries_for_ever",
+        "DeltaContent._tried",
+        "self._reopen()",
+        "self.catch_up()",
+        "tests/unit/ledger/delta/test_delta_ledger.py::test_a_handle_that_put_its_truncated_entry_back_goes_on_at_the_newest_version",
+    ),
 )

@@ -62,6 +62,13 @@ MUTANTS = (
         "tests/recovery/failures/test_refused_records.py::test_records_that_are_refused_together_become_the_letters_of_each",
     ),
     Mutant(
+        "secrets_in_records_that_are_refused_together_are_shown",
+        "_Places.messages",
+        "masked_texts(given)",
+        "given",
+        "tests/recovery/failures/test_refused_records.py::test_records_that_are_refused_together_become_the_letters_of_each",
+    ),
+    Mutant(
         "rows_with_times_that_python_does_not_have_are_emitted",
         "_bad",
         "rows_out_of_range(column)",

@@ -305,7 +305,7 @@ def _places(path: str, wanted: Collection[int]) -> tuple[int, dict[int, tuple[in
 def _more(path: str, read: _Read, wanted: int, data: bytearray) -> tuple[_Read, int]:
     """Return a part with up to `wanted` more tuples, and how many these are; add its lines to `data`."""
     end, lines, taken = read.end, 0, 0
-    while taken < wanted and (got := read_lines(path, end, wanted - taken)):
+    while taken < wanted and end != read.stop and (got := read_lines(path, end, wanted - taken)):
         size = sum(map(len, got))
         while read.stop is not None and end + size > read.stop:
             size, wanted = size - len(got.pop()), 0

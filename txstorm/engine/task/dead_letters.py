@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -38,25 +38,49 @@ MOST_RUNS = 5000
 """Runs of a bolt on parts of its input after which records that fail only together are no longer told apart."""
 
 
+_CAUSE = ("component", "task", "source", "source_task", "stream", "what", "kind", "type", "frame")
+"""Columns that are equal in the dead letters of a block."""
+_COLUMNS = list(zip(SENT_SCHEMA.names, SENT_SCHEMA.types, strict=True))
+_NONE_YET = pa.RecordBatch.from_pylist([], SENT_SCHEMA)
+_scalar = lru_cache(1000)(pa.scalar)
+
+
+class _Block(NamedTuple):
+    """Consecutive dead letters that differ only in their records, messages and columns."""
+
+    cause: tuple[str | int | None, ...]
+    records: list[str]
+    messages: list[str]
+    columns: list[str | None]
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the dead letters as they are sent."""
+        given = dict(zip(_CAUSE, self.cause, strict=True))
+        lists = {"record": self.records, "message": self.messages, "column": self.columns}
+        arrays = [
+            pa.array(lists[name], kind) if name in lists else pa.repeat(_scalar(given[name], kind), len(self.records))
+            for name, kind in _COLUMNS
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=SENT_SCHEMA)
+
+
 class Letters:
     """Collector of the dead letters of one attempt."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
+        self._blocks: list[_Block] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return sum(len(block.records) for block in self._blocks)
 
     def add_rows(self, error: ErrorRow, arrival: Arrival, rows: Sequence[int] | None = None) -> None:
         """Add rows of `arrival` (all of them by default) that could not be handled because of `error`."""
         batch = arrival.batch if rows is None else arrival.batch.take(pa.array(rows, pa.int64()))
-        origin = (arrival.component, arrival.task, arrival.stream)
-        for text in _texts(batch):
-            self._add(error, origin, TUPLE, text)
+        self._add(error, (arrival.component, arrival.task, arrival.stream), TUPLE, list(_texts(batch)))
 
     def add_metadata(self, error: ErrorRow, spout: str, task: int | None, metadata: Any) -> None:
         """Add a dead letter for a batch, or one emitter's part of it (`task`); `metadata` holds JSON values."""
-        self._add(error, (spout, task, None), METADATA, json.dumps(metadata))
+        self._add(error, (spout, task, None), METADATA, [json.dumps(metadata)])
 
     def refuse(self, component: ComponentRun) -> tuple[Refuse, Callable[[Refusals], bool]]:
         """Return the callbacks by which a spout refuses a record, or several, which become dead letters."""
@@ -66,33 +90,54 @@ class Letters:
             return True
 
         def divert_all(refusals: Refusals) -> bool:
-            one = component.failure(refusals.error(0), trace=False)
-            texts = zip(refusals.records, map(storable, refusals.messages), refusals.columns, strict=True)
-            before = one.component, one.task, one.component, one.task, None, RECORD
-            kind, frame = (one.kind, one.type), one.frame
-            self._rows += [(*before, record, *kind, message, frame, column) for record, message, column in texts]
+            first = component.failure(refusals.error(0), trace=False)
+            messages = list(map(storable, refusals.messages))
+            self._add(first, _origin(first), RECORD, refusals.records, messages, refusals.columns)
             return True
 
         return divert, divert_all
 
     def add_record(self, error: ErrorRow, record: Any) -> None:
         """Add a dead letter for a source record that the spout could not emit; `record` (JSON values) describes it."""
-        self._add(error, (error.component, error.task, None), RECORD, json.dumps(record))
+        self._add(error, _origin(error), RECORD, [json.dumps(record)])
 
-    def _add(self, error: ErrorRow, origin: tuple[str, int | None, str | None], what: str, record: str) -> None:
-        cause = (error.kind, error.type, without_advice(error.message), error.frame, error.column)
-        self._rows.append((error.component, error.task, *origin, what, record, *cause))
+    def _add(
+        self,
+        error: ErrorRow,
+        origin: tuple[str, int | None, str | None],
+        what: str,
+        records: Sequence[str],
+        messages: Sequence[str] | None = None,
+        columns: Sequence[str | None] | None = None,
+    ) -> None:
+        """Add dead letters of one cause; without `messages` and `columns`, those of `error` are for all of them."""
+        cause = error.component, error.task, *origin, what, error.kind, error.type, error.frame
+        if not self._blocks or self._blocks[-1].cause != cause:
+            self._blocks.append(_Block(cause, [], [], []))
+        block = self._blocks[-1]
+        block.records.extend(records)
+        block.messages.extend([without_advice(error.message)] * len(records) if messages is None else messages)
+        block.columns.extend([error.column] * len(records) if columns is None else columns)
 
     def cut(self, length: int) -> None:
         """Keep only the first `length` dead letters."""
-        del self._rows[length:]
+        for block in self._blocks:
+            for values in block[1:]:
+                del values[length:]
+            length = max(0, length - len(block.records))
+        self._blocks = [block for block in self._blocks if block.records]
 
     def take(self) -> pa.RecordBatch:
         """Return all dead letters, in the order in which they were added, and clear the collector."""
-        rows, self._rows = self._rows, []
-        columns = zip(*rows, strict=True) if rows else [()] * len(SENT_SCHEMA)
-        arrays = [pa.array(values, kind) for values, kind in zip(columns, SENT_SCHEMA.types, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=SENT_SCHEMA)
+        batches, self._blocks = [block.batch() for block in self._blocks], []
+        if len(batches) > 1:
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return batches[0] if batches else _NONE_YET
+
+
+def _origin(error: ErrorRow) -> tuple[str, int | None, str | None]:
+    """Return the origin of a record: the task that could not emit it."""
+    return error.component, error.task, None
 
 
 def letters_in_order(batches: Iterable[pa.RecordBatch]) -> pa.Table:

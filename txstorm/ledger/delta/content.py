@@ -106,9 +106,12 @@ class DeltaContent:
     def catch_up(self) -> None:
         """Apply all versions up to the newest one."""
         if not self._follow(self._table, self.content):
-            before = self._table
-            self._table, self.content = self._opened()
-            self._table.owe(before)
+            self._reopen()
+
+    def _reopen(self) -> None:
+        before = self._table
+        self._table, self.content = self._opened()
+        self._table.owe(before)
 
     def distrust(self) -> None:
         """Make the next durable `append` rewrite all versions since the snapshot, even those of other processes."""
@@ -157,7 +160,10 @@ class DeltaContent:
         found = self._entry(self._table, version)
         if found is None and failure is not None:
             raise failure
-        self.catch_up()
+        if found is None:  # truncated; a handle that slept while it replaced its last entry may have put that back
+            self._reopen()
+        else:
+            self.catch_up()
         return found is not None and found.get("id") == document["id"]
 
     def tidy(self, clock: Callable[[], datetime], by: str) -> None:

@@ -10,11 +10,11 @@ import json
 import os
 import threading
 from bisect import bisect, insort
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import blake2b
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring_ascii as _json
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector, Refusals
 from txstorm.errors import LEAVE_OUT, SpoutError
+from txstorm.masks import masked_text, masked_texts
 from txstorm.misfits import Misfit
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
@@ -174,23 +175,26 @@ class LineFormat:
         return np.append(ends, len(data)) if self.is_record(data[ends[-1] if len(ends) else 0 :]) else ends
 
     def _not_utf8(self, records: Records) -> dict[int, Fault]:
-        """Return number → fault of the records that are not UTF-8; decoding goes on behind each of them."""
-        data, faults = records.data, dict[int, Fault]()
-        if data.isascii() or self.errors == "replace" or is_utf8(data):
+        """Return number → fault of the records that are not UTF-8; decoding goes on in the line behind each."""
+        data, faults, starts = records.data, dict[int, Fault](), list[int]()
+        if data.isascii() or self.errors == "replace":
             return faults
-        ends: list[int] = records.ends.tolist()
 
         def note(error: UnicodeError) -> tuple[str, int]:
             assert isinstance(error, UnicodeDecodeError)
-            number = bisect(ends, at := error.start)
-            why = (
-                f"byte {data[at]:#04x} (byte {at - (ends[number - 1] if number else 0) + 1} of the record) is not UTF-8"
-            )
-            faults[number] = Fault(why, "convert the file, or read it with errors='replace'", shows=False)
-            return "", ends[number]
+            starts.append(error.start)
+            return "", data.find(b"\n", error.start) + 1 or len(data)
 
         _decoding.note = note
         data.decode("utf-8", _NOTED)
+        if not starts:
+            return faults
+        numbers, firsts = np.unique(records.ends.searchsorted(starts, "right"), return_index=True)
+        begins = np.where(numbers > 0, records.ends[numbers - 1], 0).tolist()
+        for number, first, begin in zip(numbers.tolist(), firsts.tolist(), begins, strict=True):
+            at = starts[first]
+            why = f"byte {data[at]:#04x} (byte {at - begin + 1} of the record) is not UTF-8"
+            faults[number] = Fault(why, "convert the file, or read it with errors='replace'", shows=False)
         return faults
 
 
@@ -214,13 +218,6 @@ class Fault(NamedTuple):
     def misfit(self) -> Misfit | None:
         """Return the value that does not fit the declared type of a column; None if that is not the fault."""
         return None if self.column is None or self.kind is None else Misfit(self.why).of(self.column, self.kind)
-
-    def message(self, place: _Place) -> str:
-        """Return the message for a record, given its place."""
-        file, line, start, stop, data = place
-        given = f": {shown(data)}" if self.shows else ""
-        named = "" if line is None else f", line {line}"
-        return f"file spout: {file}{named} (bytes {start}-{stop}): {self.why}{given}; {self.cure}"
 
 
 class Undecodable(Exception):
@@ -301,31 +298,47 @@ class Records:
         """Return all records but those of the given numbers."""
         if not numbers:
             return self
-        left = self.others(numbers)
-        if not len(left):
-            return Records(b"", 0, lambda _: left)
-        starts = np.concatenate(([0], self.ends[:-1]))
-        last = np.append(np.flatnonzero(np.diff(left) > 1), len(left) - 1)  # of each run without a gap
-        first = left[np.concatenate(([0], last[:-1] + 1))]
-        spans = zip(starts[first].tolist(), self.ends[left[last]].tolist(), strict=True)
-        sizes = (self.ends - starts)[left]
-        return Records(b"".join([self.data[one:other] for one, other in spans]), len(left), lambda _: np.cumsum(sizes))
+        bad = np.sort(np.fromiter(numbers, np.int64, len(numbers)))
+        stops = self.ends[bad]
+        starts = np.where(bad > 0, self.ends[bad - 1], 0)
+        pieces = zip([0, *stops.tolist()], [*starts.tolist(), int(self.ends[-1])], strict=True)
+
+        def ends(_: bytes) -> Offsets:
+            sizes = np.zeros(self.rows, np.int64)
+            sizes[bad] = stops - starts
+            return np.delete(self.ends - np.cumsum(sizes), bad)
+
+        return Records(b"".join([self.data[one:other] for one, other in pieces]), self.rows - len(bad), ends)
 
 
-class _Place(NamedTuple):
-    """Place of a record in a file, and its bytes without line ends before it; `line` is None beyond `COUNTED`."""
+class _Places(NamedTuple):
+    """Places of records in a file, and their bytes without line ends before them; lines are None beyond `COUNTED`."""
 
     file: str
-    line: int | None
-    start: int
-    stop: int
-    data: bytes
+    lines: Sequence[int | None]
+    starts: Sequence[int]
+    stops: Sequence[int]
+    data: Sequence[bytes]
 
-    def json(self) -> str:
-        """Return the description of the record, for a dead letter, as JSON; bytes that are not UTF-8 are escaped."""
-        text = encode_basestring_ascii(self.data.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace"))
-        line, file = "null" if self.line is None else self.line, encode_basestring_ascii(self.file)
-        return f'{{"file": {file}, "line": {line}, "from": {self.start}, "to": {self.stop}, "text": {text}}}'
+    def messages(self, faults: Sequence[Fault]) -> list[str]:
+        """Return why each of the records is invalid, and where it is, without secrets."""
+        pairs = zip(faults, self.data, strict=True)
+        given = [f"{fault.why}: {shown(data)}" if fault.shows else fault.why for fault, data in pairs]
+        whys = masked_texts(given) if any(fault.shows for fault in faults) else given  # the others quote nothing
+        file = masked_text(self.file)
+        return [
+            f"file spout: {file}{'' if line is None else f', line {line}'} (bytes {start}-{stop}): {why}; {fault.cure}"
+            for line, start, stop, why, fault in zip(self.lines, self.starts, self.stops, whys, faults, strict=True)
+        ]
+
+    def records(self) -> list[str]:
+        """Return the descriptions of the records, for dead letters, as JSON; bytes that are not UTF-8 are escaped."""
+        texts = [data.rstrip(b"\r\n")[:KEPT].decode("utf-8", "backslashreplace") for data in self.data]
+        file, lines = _json(self.file), ("null" if line is None else line for line in self.lines)
+        return [
+            f'{{"file": {file}, "line": {line}, "from": {start}, "to": {stop}, "text": {_json(text)}}}'
+            for line, start, stop, text in zip(lines, self.starts, self.stops, texts, strict=True)
+        ]
 
 
 class _Located:
@@ -338,52 +351,60 @@ class _Located:
     @cached_property
     def _lines_before(self) -> int | None:
         segment = self._segment
-        return None if segment.start > COUNTED else _lines_before(segment.file, segment.start)
+        if segment.start > COUNTED:
+            return None
+        known = _counts(segment.file)
+        before = _lines_before(segment.file, segment.start, known)
+        after = segment.stop, before + len(self._line_ends)  # the next range begins there
+        if after not in known[bisect(known, after) - 1 :][:1]:
+            insort(known, after)
+        return before
 
     @cached_property
     def _line_ends(self) -> Offsets:
-        data, ends = self.records.data, self.records.ends
-        lines = data.count(b"\n")
-        if len(ends) - (not data.endswith(b"\n")) == lines:  # each line is a record
+        ends, is_end = self.records.ends, np.frombuffer(self.records.data, np.uint8) == 10
+        lines = int(np.count_nonzero(is_end))
+        if len(ends) - (not is_end[-1]) == lines:  # each line is a record
             return ends[:lines] - 1
-        return np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        return np.flatnonzero(is_end)
 
-    def places(self, numbers: Sequence[int]) -> Iterator[_Place]:
-        """Yield the place of each of the records."""
-        first, before, file = self._segment.start, self._lines_before, self._segment.file
-        data, ends, chosen = self.records.data, self.records.ends, np.array(numbers)
-        stops, given = ends[chosen].tolist(), np.where(chosen > 0, ends[chosen - 1], 0).tolist()
-        pieces = [data[start:stop].lstrip(b"\r\n") for start, stop in zip(given, stops, strict=True)]
-        starts = [stop - len(piece) for stop, piece in zip(stops, pieces, strict=True)]
+    def places(self, numbers: Sequence[int]) -> _Places:
+        """Return the places of records."""
+        first, before, data = self._segment.start, self._lines_before, self.records.data
+        ends, chosen = self.records.ends, np.array(numbers)
+        stops, given = ends[chosen], np.where(chosen > 0, ends[chosen - 1], 0)
+        pieces = [data[start:stop].lstrip(b"\r\n") for start, stop in zip(given.tolist(), stops.tolist(), strict=True)]
+        starts = stops - [len(piece) for piece in pieces]
         lines = [None] * len(pieces) if before is None else (self._line_ends.searchsorted(starts) + before + 1).tolist()
-        for start, stop, line, piece in zip(starts, stops, lines, pieces, strict=True):
-            yield _Place(file, line, first + start, first + stop, piece)
+        return _Places(self._segment.file, lines, (starts + first).tolist(), (stops + first).tolist(), pieces)
 
     def refuse(self, faults: Mapping[int, Fault], collector: Collector) -> None:
         """Refuse records, given number → fault."""
         if not faults:
             return
         numbers = sorted(faults)
-        found = [faults[number] for number in numbers]
-        places = list(self.places(numbers))
-        messages = [fault.message(place) for fault, place in zip(found, places, strict=True)]
+        found, places = [faults[number] for number in numbers], self.places(numbers)
         columns = [fault.column for fault in found]
-        Refusals(messages, [place.json() for place in places], columns, lambda row: found[row].misfit()).give(collector)
+        Refusals(places.messages(found), places.records(), columns, lambda row: found[row].misfit()).give(collector)
 
 
 _counted: dict[str, tuple[tuple[int, int], list[tuple[int, int]]]] = {}
 """File → its inode and time, and in order of offsets: an offset, and the number of lines before it."""
 
 
-def _lines_before(path: str, offset: int) -> int:
-    """Count the lines of `path` before `offset`, from the nearest place up to which they have been counted."""
+def _counts(path: str) -> list[tuple[int, int]]:
+    """Return the places of `path` up to which its lines have been counted, as in `_counted`."""
     status = os.stat(path)
     version = status.st_ino, status.st_mtime_ns
     if _counted.get(path, (None,))[0] != version:
         if len(_counted) > _MOST_COUNTED:
             _counted.clear()
         _counted[path] = version, [(0, 0)]
-    known = _counted[path][1]
+    return _counted[path][1]
+
+
+def _lines_before(path: str, offset: int, known: list[tuple[int, int]]) -> int:
+    """Count the lines of `path` before `offset`, from the nearest known place up to which they have been counted."""
     at = bisect(known, (offset, 0))
     last, lines = min(known[max(at - 1, 0) : at + 1], key=lambda one: abs(one[0] - offset))
     between = np.frombuffer(read_range(path, min(last, offset), abs(offset - last)), np.uint8)
@@ -395,8 +416,8 @@ def _lines_before(path: str, offset: int) -> int:
 
 def _described(located: _Located, faults: Collection[int], row: int) -> dict[str, Any]:
     """Return the description of the `row`-th record without a fault."""
-    [place] = located.places([int(located.records.others(faults)[row])])
-    return json.loads(place.json())  # type: ignore[no-any-return]
+    [record] = located.places([int(located.records.others(faults)[row])]).records()
+    return json.loads(record)  # type: ignore[no-any-return]
 
 
 def is_utf8(data: bytes) -> bool:
@@ -500,8 +521,8 @@ def json_fields(path: str, errors: str) -> tuple[str, ...] | None:
     try:
         return tuple(_json_object(first.strip("\r\n")))
     except Undecodable as error:
-        place = _Place(path, None, block.start, end, first.encode())
-        raise SpoutError(error.fault.message(place) + LEAVE_OUT) from None
+        [message] = _Places(path, [None], [block.start], [end], [first.encode()]).messages([error.fault])
+        raise SpoutError(message + LEAVE_OUT) from None
 
 
 def _json_object(line: str) -> dict[str, Any]:

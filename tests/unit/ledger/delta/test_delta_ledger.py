@@ -300,6 +300,21 @@ def test_log_and_snapshots_are_bounded_and_complete(place, handle):
     assert set(rows["path"].to_pylist()) <= {f"meta/{number}" for number in range(7)}
 
 
+def test_a_handle_that_put_its_truncated_entry_back_goes_on_at_the_newest_version(place, handle):
+    """As does one that was frozen while it replaced its last entry by a synced copy."""
+    slow, writer = handle(pause=lambda _: None), handle()
+    slow.commit([Put("a", b"0")])
+    last = entries_of(place)[-1]
+    content = last.read_bytes()
+    for number in range(3 * SNAPSHOT_EVERY):
+        writer.commit([Put("a", str(number).encode())], durable=False)
+    assert not last.exists()
+    last.write_bytes(content)
+    slow.commit([Put("b", b"late")])
+    assert slow.get("a").value == str(3 * SNAPSHOT_EVERY - 1).encode()
+    assert {name: one.value for name, one in handle().scan("").items()}["b"] == b"late"
+
+
 def test_a_failed_snapshot_loses_nothing(place, handle, caplog):
     ledger = handle()
     (place / "snapshots").write_bytes(b"in the way")
