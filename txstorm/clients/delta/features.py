@@ -37,14 +37,14 @@ _RENAMED = "rename it back, or restore the table from a copy"
 _CONSTRAINT = "in Spark: ALTER TABLE {table} DROP CONSTRAINT {name}"
 _DROP = "in Spark: ALTER TABLE {table} DROP FEATURE {name}"
 _TRUNCATE = f"{_DROP} TRUNCATE HISTORY, and once more a day later"
-_COPY = "restore the table's directory from a copy, or start in a new data directory"
+COPY = "restore the table's directory from a copy, or start in a new data directory"
 _UNKNOWN = re.compile(r"Unsupported: Feature '?([\w-]+)'? is not supported")
 _BELOW = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 _DROPPED = {
     "clustering": "in Spark: ALTER TABLE {table} CLUSTER BY NONE, then DROP FEATURE clustering and domainMetadata",
     "rowTracking": "in Spark: ALTER TABLE {table} DROP FEATURE rowTracking, then DROP FEATURE domainMetadata",
     "checkpointProtection": _TRUNCATE,
-    "allowColumnDefaults": _COPY,
+    "allowColumnDefaults": COPY,
 }
 
 
@@ -97,7 +97,7 @@ class Features:
 
     def _unreadable(self, table: Path) -> Iterator[str]:
         if self.reader > _NEWEST_READER:
-            yield _refused(table, f"reader version {self.reader}", "is newer than this txstorm reads", _COPY)
+            yield _refused(table, f"reader version {self.reader}", "is newer than this txstorm reads", COPY)
         yield from self._unlisted(table, self.of_readers, READABLE)
         if "deletionVectors" in self.of_readers and self.has_vectors():
             why = "marks rows of its files as deleted, which txstorm would read and write back"
@@ -106,13 +106,13 @@ class Features:
             why = f"has given column {column!r} the name {physical!r} in files, where txstorm would not find it"
             yield _refused(table, "feature columnMapping", why, _RENAMED)
         for column in self._columns("delta.typeChanges"):
-            yield _refused(table, f"column {column!r}", "has a widened type, which older files do not have", _COPY)
+            yield _refused(table, f"column {column!r}", "has a widened type, which older files do not have", COPY)
 
     def _unwritable(self, table: Path) -> Iterator[str]:
         if self.writer > _NEWEST_WRITER:
-            yield _refused(table, f"writer version {self.writer}", "is newer than this txstorm writes", _COPY)
+            yield _refused(table, f"writer version {self.writer}", "is newer than this txstorm writes", COPY)
         if self.writer == _IDENTITY_WRITER:
-            yield _refused(table, "writer version 6", "demands identity columns, which txstorm cannot write", _COPY)
+            yield _refused(table, "writer version 6", "demands identity columns, which txstorm cannot write", COPY)
         yield from self._unlisted(table, self.of_writers, WRITABLE)
         if self.properties.get("delta.enableDeletionVectors", "").lower() == "true":
             why = "lets others delete rows that stay in their files, which txstorm would write back"
@@ -124,10 +124,10 @@ class Features:
                 yield _refused(table, f"CHECK constraint {name.removeprefix('delta.constraints.')}", why, remedy)
         for key, what in _COLUMNS.items():
             for column in self._columns(key):
-                yield _refused(table, f"column {column!r}", f"has {what}, which txstorm does not implement", _COPY)
+                yield _refused(table, f"column {column!r}", f"has {what}, which txstorm does not implement", COPY)
         for field in self.fields:
             if not field.get("nullable", True):
-                yield _refused(table, f"column {field['name']!r}", "is NOT NULL, which txstorm does not check", _COPY)
+                yield _refused(table, f"column {field['name']!r}", "is NOT NULL, which txstorm does not check", COPY)
 
     def _unlisted(self, table: Path, listed: Collection[str], known: Collection[str]) -> Iterator[str]:
         # Domain metadata come with other features, which have to be dropped first.
@@ -147,7 +147,7 @@ class Features:
 def unsupported_text(table: Path, error: str) -> str | None:
     """Return the message that refuses `table` if `error` is a delta-rs error about an unknown feature, else None."""
     found = _UNKNOWN.search(error)
-    return _refused(table, f"feature {found[1]}", "is not supported by txstorm", _COPY) if found else None
+    return _refused(table, f"feature {found[1]}", "is not supported by txstorm", COPY) if found else None
 
 
 def append_only_text(table: Path) -> str:

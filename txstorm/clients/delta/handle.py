@@ -51,7 +51,7 @@ from txstorm.clients.delta.entry import (
     put_first_entry,
     table_action,
 )
-from txstorm.clients.delta.features import Features, append_only_text, first_line, unsupported_text
+from txstorm.clients.delta.features import COPY, Features, append_only_text, first_line, unsupported_text
 from txstorm.clients.delta.log import (
     ARCHIVE,
     LOG,
@@ -595,7 +595,4 @@ def _undamaged(entry: Path, read: Callable[[Path], Answer]) -> Answer:
 def _corrupt(path: Path, what: str, cause: BaseException) -> TableCorrupt:
     if (refused := unsupported_text(path, str(cause))) is not None:
         return TableRefused(refused)
-    return TableCorrupt(
-        f"{path}: {what}: {first_line(cause)}; restore the table's directory from a copy, "
-        "or start in a new data directory"
-    )
+    return TableCorrupt(f"{path}: {what}: {first_line(cause)}; {COPY}")
