@@ -57,7 +57,7 @@ BY_THEMSELVES = {
 """Parts of the package that start threads, sleep or read clocks by themselves, and why. All others do it by `Lanes`."""
 CALLS = {
     "threading": {"Thread", "Timer"},
-    "time": {"sleep", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"},
+    "time": {"sleep", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "process_time", "thread_time"},
     "datetime": {"now", "utcnow", "today"},
 }
 NAMES = {"start_thread", "ThreadPoolExecutor", "utc_now"}

@@ -133,6 +133,10 @@ class Lanes(Protocol):
         """Return seconds of a clock that never runs backwards, and that goes on while the machine is suspended."""
         return self.monotonic()
 
+    def processor(self) -> float:
+        """Return the seconds of processor time that the current thread has used."""
+        return time.thread_time()
+
     def sleep(self, seconds: float) -> None:
         """Let `seconds` pass on the calling lane."""
 

@@ -331,6 +331,10 @@ class SimLanes(Lanes):
         return self._scheduler.time * self._tick / 1_000_000
 
     @override
+    def processor(self) -> float:
+        return 0.0  # what a step takes on this machine must not decide what happens next
+
+    @override
     def sleep(self, seconds: float) -> None:
         self._scheduler.block(seconds)
 

@@ -8,7 +8,6 @@ read; where it is done, the next file of the last listing follows, and after the
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -257,7 +256,7 @@ class Arrivals:
 
     def refresh(self, position: ArrivalPosition) -> Mapping[str, FileStatus]:
         """List the files, and queue those that are new or longer; a file that has changed otherwise is refused."""
-        began = time.thread_time()
+        began = THREADS.processor()
         now = listed(self._paths)
         self._check_current(position, now)
         pending = {one.file for one in self._queue[max(0, position.number - self._base) :]}
@@ -284,7 +283,7 @@ class Arrivals:
         if self._age is not None:
             keys = set(map(key_of, now))
             self._forgotten = [key for key, row in self._seen.items() if row[1] < oldest and key not in keys]
-        took = time.thread_time() - began
+        took = THREADS.processor() - began
         self._next = self._monotonic() + (0.0 if took < LONGEST_PAUSE / 500 else min(LONGEST_PAUSE, 20 * took))
         self._listings += 1
         return now

@@ -8,13 +8,11 @@ committer's turn. A crash leaves the table either unchanged or compacted; unrefe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from txstorm import faults
-from txstorm.lanes import THREADS
 from txstorm.storage.rows.eviction import is_placed
 from txstorm.storage.rows.schema import KEY_GROUP, TXID
 from txstorm.storage.tables.identity import key_names_of
@@ -80,12 +78,13 @@ class Compaction:
         Passes the fault points ``compact.before`` and ``compact.staged``.
         """
         faults.point("compact.before")
-        opened, cpu = THREADS.monotonic(), time.thread_time()
+        lanes = self._growth.lanes
+        opened, cpu = lanes.monotonic(), lanes.processor()
         table = self._opened[0]()
         if self._versions is None:
             self._versions = Versions(table, self._now)
-        self._cost = max(THREADS.monotonic() - opened, time.thread_time() - cpu)  # delta-rs reads logs on other threads
-        cpu = time.thread_time()
+        self._cost = max(lanes.monotonic() - opened, lanes.processor() - cpu)  # delta-rs reads logs on other threads
+        cpu = lanes.processor()
         self._rows, last = table.handle.row_count(), table.last_txid()
         if last != self._base:
             self._base, self._recent = last, None
@@ -99,7 +98,7 @@ class Compaction:
             self._files = Rewriting(table.handle, keys, self._epoch, self._now, threads=False)
             if self._base < self._as_of:
                 yield from self._rewrite(self._files)
-        self._cost += time.thread_time() - cpu
+        self._cost += lanes.processor() - cpu
         faults.point("compact.staged")
 
     def give_up(self) -> None:
@@ -117,7 +116,7 @@ class Compaction:
         """
         if self._files is None or self._versions is None:
             return False
-        growth, versions, cpu = self._growth, self._versions, time.thread_time()
+        growth, versions, cpu = self._growth, self._versions, self._growth.lanes.processor()
         done = self._base < self._as_of or (self._stays and not versions.settled)
         if done:
             removes = sorted(self._files.removes)
@@ -132,7 +131,7 @@ class Compaction:
             growth.versions = versions
         faults.point("compact.after")
         growth.end(table.handle.row_count(), table.last_txid())
-        growth.cost = self._cost + time.thread_time() - cpu
+        growth.cost = self._cost + growth.lanes.processor() - cpu
         return done
 
     def _changes(self) -> Iterator[pa.Table]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from txstorm.lanes import THREADS, Lanes
 from txstorm.storage.upkeep.thinning import Versions
 
 LEAST_ROWS = 500_000
@@ -63,12 +64,14 @@ class Growth:
         later: number of change rows since the last compaction.
         recent: cache of the most recent of these change rows.
         versions: the thinning of the table's versions; None if it has to be read from the log.
+        lanes: give the clocks by which a compaction measures its cost.
         cost: processor time of the last compaction, in seconds.
     """
 
     rows: int
     later: int
     recent: Recent
+    lanes: Lanes = THREADS
     versions: Versions | None = None
     cost: float = 0.0
     _since: float | None = None  # when the last compaction began; before it, when the first change came

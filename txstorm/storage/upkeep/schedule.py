@@ -76,7 +76,7 @@ class UpkeepSchedule:
             if ref.kind == CHANGES:
                 kept = self.tables[TableRef(STATE, ref.name)]
                 later = changes.handle.row_count((TXID.name, kept.last_txid()))
-                growths[ref.name] = Growth(kept.handle.row_count(), later, Recent(changes.last_txid()))
+                growths[ref.name] = Growth(kept.handle.row_count(), later, Recent(changes.last_txid()), self._lanes)
         self._loose = {ref.uri: small_files(table) for ref, table in self.tables.items() if ref.kind != STATE}
         self._growths = growths  # assigned as a whole, since the driver thread reads it concurrently
 
