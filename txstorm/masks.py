@@ -76,12 +76,6 @@ def masked_text(text: str) -> str:
     return _without_values(_URL.sub(lambda url: _masked_place(url[0]), text) if "://" in text else text)
 
 
-def masked_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return what `masked_text` makes of each text; in the usual case, without secrets, it looks at them together."""
-    together = "\n".join(texts)
-    return texts if masked_text(together) == together else list(map(masked_text, texts))
-
-
 def _without_values(text: str) -> str:
     small = text.lower()  # most messages have none of these, and each dead letter has a message
     shown = _KNOWN.sub(_without_known, text) if any(one in small for one in _SIGNS) else text

@@ -64,8 +64,8 @@ MUTANTS = (
     Mutant(
         "secrets_in_records_that_are_refused_together_are_shown",
         "_Places.messages",
-        "masked_texts(given)",
-        "given",
+        "masked_text(f'{fault.why}: {shown(data)}')",
+        "f'{fault.why}: {shown(data)}'",
         "tests/recovery/failures/test_refused_records.py::test_records_that_are_refused_together_become_the_letters_of_each",
     ),
     Mutant(

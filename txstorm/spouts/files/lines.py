@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector, Refusals
 from txstorm.errors import LEAVE_OUT, SpoutError
-from txstorm.masks import masked_text, masked_texts
+from txstorm.masks import masked_text
 from txstorm.misfits import Misfit
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
@@ -323,8 +323,7 @@ class _Places(NamedTuple):
     def messages(self, faults: Sequence[Fault]) -> list[str]:
         """Return why each of the records is invalid, and where it is, without secrets."""
         pairs = zip(faults, self.data, strict=True)
-        given = [f"{fault.why}: {shown(data)}" if fault.shows else fault.why for fault, data in pairs]
-        whys = masked_texts(given) if any(fault.shows for fault in faults) else given  # the others quote nothing
+        whys = [masked_text(f"{fault.why}: {shown(data)}") if fault.shows else fault.why for fault, data in pairs]
         file = masked_text(self.file)
         return [
             f"file spout: {file}{'' if line is None else f', line {line}'} (bytes {start}-{stop}): {why}; {fault.cure}"
