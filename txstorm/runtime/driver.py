@@ -95,6 +95,7 @@ class Driver:
         self._line.open(self._loop.put, self.group_done, self._failed_early)
         self._failure: BaseException | None = None
         self.doom: BaseException | None = None
+        self._doomed = 0
         self._ends = ends or PhaseEnds(self.processed, self._line.commit, lambda dead: None)
         self._committing = 0
         self._upkeep = Upkeep(
@@ -186,7 +187,7 @@ class Driver:
                 self._loop.feed(ev.Stopping(drain=True))
 
     def _finished(self) -> bool:
-        if self.doom is not None and self.state.idle:
+        if self.doom is not None and self.state.idle and not any(txid < self._doomed for txid in self.state.holding):
             self._fail(self.doom)
         if self._failure is not None:
             return not self._committing
@@ -308,9 +309,11 @@ class Driver:
     def _plan(self, command: cmd.Plan) -> ev.Event:
         txid = command.txid
         try:
-            planned = self.doom is None and self._flow.plan(txid, self.state, replay=command.replay)
+            ends = self.doom is not None and txid >= self._doomed
+            planned = not ends and self._flow.plan(txid, self.state, replay=command.replay)
         except InputError as error:  # the machine's clock is refused
-            self.doom, planned = error, False
+            planned = False
+            self._end_before(txid, error)
         if not planned:
             return ev.NotReady(txid)
         self._attempts += 1
@@ -324,7 +327,7 @@ class Driver:
         decision = self._session.retry.judge(txid, row, divertible=False)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
-            self.doom = spout_failure(error, spout, txid)
+            self._end_before(txid, spout_failure(error, spout, txid))
             return
         log.warning("txid %s: %s; retrying (failure %s)", txid, row, decision.count)
         self._flow.pause(decision.delay)
@@ -369,7 +372,7 @@ class Driver:
         for place, outcome in enumerate(good):
             if (misread := self._planning.misread(outcome)) is not None:  # the txids before it are committed
                 self._take_processed(job, good[:place], seconds)
-                self.doom = misread
+                self._end_before(outcome.attempt.txid, misread)
                 self._loop.feed(ev.Failed(*outcome.attempt, resume=False))
                 return
         self._take_processed(job, good, seconds)
@@ -424,8 +427,7 @@ class Driver:
         decision = self._session.retry.judge(attempt.txid, row)
         self._monitor.failed(attempt, str(row), decision.count)
         if decision.delay is None:
-            # This ends the topology, but the txids before the failed one are committed first (R3, replay).
-            self.doom = batch_failure(attempt, row, decision.count)
+            self._end_before(attempt.txid, batch_failure(attempt, row, decision.count))
             self._loop.feed(ev.Failed(*attempt, resume=False))
             return
         if row.kind != "failed":
@@ -473,6 +475,11 @@ class Driver:
         self._flow.answer(self.state, empty=max(empty, default=0))
 
     # -- the end ------------------------------------------------------------------------------------------------
+
+    def _end_before(self, txid: int, error: BaseException) -> None:
+        """End the topology with `error` once the txids before `txid` are committed, replayed if they fail (R3)."""
+        if self.doom is None or txid < self._doomed:
+            self.doom, self._doomed = error, txid
 
     def _fail(self, error: BaseException) -> None:
         """End the topology with `error`; a group that is being committed still finishes."""

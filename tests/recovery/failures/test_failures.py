@@ -45,6 +45,24 @@ def test_an_exception_in_txid_5_of_a_pack_of_8_lets_1_to_4_commit_after_one_run(
     assert watch.diary.calls("process") == {**ONCE, 5: 2}
 
 
+def test_txids_before_the_one_that_ends_the_topology_are_replayed_until_they_are_committed(watch, place):
+    def trouble(txid, nth):
+        if txid == 5:
+            (place / "five").touch()
+            raise ValueError("five")
+        if txid == 3 and nth <= 2:
+            eventually((place / "five").exists)
+            time.sleep(0.2)  # the driver has heard of it
+            raise FailedException("not yet")
+
+    settings = {"max_pack_txids": 1, "max_jobs": 4, "max_spout_pending": 8, "retry_backoff": 0.02}
+    handle = watch.start(process=trouble, available_now=True, **settings)
+    with pytest.raises(TopologyFailed, match=r"txid 5 .* failed once"):
+        handle.awaitTermination()
+    assert handle.committed == 4
+    assert watch.diary.calls("process")[3] == 3
+
+
 def test_an_exception_in_finish_batch_of_txid_5_of_a_group_decides_1_to_4(make_engine, watch):
     handle = watch.ends(engine=make_engine(), commit=at(5, raising(FailedException()), times=1))
     groups = [(one.txid, one.group) for one in handle.recentProgress]
