@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from jobs.word_count import topology
 from txstorm import StateView
-from txstorm.cli.execute import Ending, Request, conclude, execute
+from txstorm.cli.execute import Ending, conclude, execute
 from txstorm.cli.output import report
 from txstorm.errors import InputError
 
@@ -30,8 +30,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         options = parser().parse_args(argv)
         begin(options.data_dir, keep=options.keep)
+        target = "jobs.word_count"
         ending = execute(
-            topology(), Request(options.engine, options.data_dir, available_now=True, target="jobs.word_count")
+            topology(), engine=options.engine, data_dir=options.data_dir, available_now=True, target=target
         )
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - one way to tell the user
         return report(error, as_json=as_json, debug=False)

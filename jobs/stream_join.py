@@ -16,11 +16,10 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from txstorm import Topology
-from txstorm.cli.execute import Request, conclude, execute
+from txstorm.cli.execute import conclude, execute
 from txstorm.cli.output import log_to, report, stderr
 from txstorm.joins import JoinService
 
@@ -45,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"{options.config}: no errors")
             return 0
         warnings.filterwarnings("ignore", "Python's hash seed is random")  # no code of this join iterates over a set
-        request = Request(options.engine, options.data_dir, options.available_now, options.until_txid)
-        ending = execute(built, replace(request, end_of_input=options.end_of_input))
+        names = ("engine", "data_dir", "available_now", "until_txid", "end_of_input")
+        ending = execute(built, **{name: getattr(options, name) for name in names})
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - one way to tell the user
         return report(error, as_json=options.json, debug=False)
     return conclude(ending, as_json=options.json)

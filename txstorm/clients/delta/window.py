@@ -229,7 +229,8 @@ class ShortLog:
             for removed in actions["remove"]:
                 self._files.pop(unquote(removed["path"]), None)
             added = {unquote(file["path"]): file for file in actions["add"]}
-            self._files = {**added, **self._files}  # newest first, as delta-rs lists them
+            before = {path: file for path, file in self._files.items() if path not in added}
+            self._files = {**added, **before}  # newest first, as delta-rs lists them
             self._apps.update((txn["appId"], txn["version"]) for txn in actions["txn"])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as damage:
             raise NotPlainError from damage

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -37,6 +38,11 @@ def test_a_short_log_is_read_as_delta_rs_reads_it(tmp_path):
         files = handle.files()
         if rng.random() < 0.2:
             handle.commit(Commit({}, {"kind": "y"}, properties={"txstorm.y": str(number)}))
+        if files and rng.random() < 0.3:  # as a command of Spark that computes statistics does
+            again = {**ADDED, "path": quote(rng.choice(files).path), "stats": json.dumps({"numRecords": 100 + number})}
+            (tmp_path / LOG / entry_name(handle.version + 1)).write_text(json.dumps({"add": again}))
+            handle = DeltaHandle.open(tmp_path)
+            files = handle.files()
         mine, theirs = short(tmp_path), DeltaTable(str(tmp_path))
         named = [table.get_add_actions(flatten=True) for table in (mine, theirs)]
         rows = [pa.table(one).select(["path", "size_bytes", "modification_time", "num_records"]) for one in named]
