@@ -150,6 +150,7 @@ def test_a_hook_that_hangs_is_abandoned_and_its_transaction_replayed(runs, store
     ],
     ids=["prepared and not decided, it is rolled back", "decided, it is committed"],
 )
+@pytest.mark.usefixtures("redis_server")
 def test_the_next_start_decides_what_was_prepared_before_anything_is_planned(runs, spout, faults, hooks):
     some = runs("redis")
     for fault, committed in faults.items():
