@@ -109,7 +109,7 @@ class Refusals:
     """Records of a source that a spout cannot emit, in order, as columns.
 
     Attributes:
-        messages: why each is refused, without `LEAVE_OUT` and secrets.
+        messages: why each is refused, without `LEAVE_OUT`.
         records: each as a JSON object.
         columns: the column of each whose declared type a value does not fit, or None.
         cause: returns the cause of the error of a record, given its index.

@@ -331,9 +331,11 @@ class SqliteLedger(StoredLedger):
         except _ERRORS as error:
             raise translated(self._path, error) from error
         finally:
-            # Unless it is committed; SQLite rolls back by itself after some errors, such as a full disk.
+            # Unless it is committed; SQLite rolls back by itself after some errors, such as a full disk. The error that
+            # led here is the one to tell.
             if connection.in_transaction:
-                connection.execute("ROLLBACK")
+                with suppress(*_ERRORS):
+                    connection.execute("ROLLBACK")
         replace(self._entries, changed)
         self._seen = seen
         return True

@@ -63,9 +63,9 @@ MUTANTS = (
     ),
     Mutant(
         "secrets_in_records_that_are_refused_together_are_shown",
-        "_Places.messages",
-        "masked_text(f'{fault.why}: {shown(data)}')",
-        "f'{fault.why}: {shown(data)}'",
+        "Letters.refuse",
+        "masked_text(storable(message))",
+        "storable(message)",
         "tests/recovery/failures/test_refused_records.py::test_records_that_are_refused_together_become_the_letters_of_each",
     ),
     Mutant(

@@ -22,6 +22,7 @@ from txstorm.engine.port import SOURCE, ErrorRow
 from txstorm.engine.task.bolt_run import Arrival, BoltRun, takes_only_batches
 from txstorm.engine.task.error_rows import RAISED, kind_of, storable
 from txstorm.errors import StateError, without_advice
+from txstorm.masks import masked_text
 from txstorm.misfits import Misfits
 from txstorm.storage.rows.dead_letters import METADATA, RECORD, SCHEMA, SENT_SCHEMA, TABLE_SCHEMA, TUPLE
 from txstorm.tagged import text_of
@@ -91,7 +92,7 @@ class Letters:
 
         def divert_all(refusals: Refusals) -> bool:
             first = component.failure(refusals.error(0), trace=False)
-            messages = list(map(storable, refusals.messages))
+            messages = [masked_text(storable(message)) for message in refusals.messages]  # as `failure` does
             self._add(first, _origin(first), RECORD, refusals.records, messages, refusals.columns)
             return True
 

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector, Refusals
 from txstorm.errors import LEAVE_OUT, SpoutError
-from txstorm.masks import masked_text
 from txstorm.misfits import Misfit
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
@@ -321,13 +320,13 @@ class _Places(NamedTuple):
     data: Sequence[bytes]
 
     def messages(self, faults: Sequence[Fault]) -> list[str]:
-        """Return why each of the records is invalid, and where it is, without secrets."""
+        """Return why each of the records is invalid, and where it is."""
         pairs = zip(faults, self.data, strict=True)
-        whys = [masked_text(f"{fault.why}: {shown(data)}") if fault.shows else fault.why for fault, data in pairs]
-        file = masked_text(self.file)
+        whys = [f"{fault.why}: {shown(data)}" if fault.shows else fault.why for fault, data in pairs]
+        lines = ("" if line is None else f", line {line}" for line in self.lines)
         return [
-            f"file spout: {file}{'' if line is None else f', line {line}'} (bytes {start}-{stop}): {why}; {fault.cure}"
-            for line, start, stop, why, fault in zip(self.lines, self.starts, self.stops, whys, faults, strict=True)
+            f"file spout: {self.file}{line} (bytes {start}-{stop}): {why}; {fault.cure}"
+            for line, start, stop, why, fault in zip(lines, self.starts, self.stops, whys, faults, strict=True)
         ]
 
     def records(self) -> list[str]:

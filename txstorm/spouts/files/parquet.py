@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from txstorm.api.output import Collector, Refusals
 from txstorm.errors import SpoutError
-from txstorm.masks import masked_text
 from txstorm.spouts.files.lines import KEPT, SHOWN, is_utf8, read_range
 from txstorm.spouts.files.listing import unreadable
 from txstorm.spouts.files.ranges import DIGEST_BYTES, Block, Segment
@@ -171,7 +170,7 @@ def emit_rows(rows: pa.Table, place: str, numbers: Sequence[int] | Numbers, coll
             number, path = int(numbers[row]), place.partition(": ")[2]
             messages.append(f"{place}, row {number}: {fault}: {text[:SHOWN]}; correct it")
             records.append(json.dumps({"file": path, "row": number, "text": text[:KEPT]}))
-        Refusals(list(map(masked_text, messages)), records, [None] * len(bad)).give(collector)
+        Refusals(messages, records, [None] * len(bad)).give(collector)
         rows = rows.take(np.delete(np.arange(rows.num_rows), bad))
     collector.emit_batch(rows)
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from txstorm.api.output import Collector, Refusals
 from txstorm.clients.kafka.cluster import CHUNK, Partition, Range
-from txstorm.masks import masked_text
 from txstorm.misfits import Misfit
 from txstorm.spouts.kafka.options import KafkaSource
 from txstorm.spouts.kafka.ranges import named
@@ -157,7 +156,7 @@ class _Piece:
         messages = [f"{place} {self.offsets[row]}: {bad[row]}; choose another decoder" for row in rows]
         records = [json.dumps(self._record(row)) for row in rows]
         columns = [bad[row].column for row in rows]
-        Refusals(list(map(masked_text, messages)), records, columns, lambda number: bad[rows[number]]).give(collector)
+        Refusals(messages, records, columns, lambda number: bad[rows[number]]).give(collector)
 
     def _record(self, row: int) -> dict[str, Any]:
         (topic, number), micros = self._partition, _micros(self._messages[row])
